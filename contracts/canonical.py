@@ -1,0 +1,84 @@
+"""Canonical JSON (RFC 8785) and the digests made from it.
+
+A digest is written ``sha256:<64 hex>``. Numbers follow I-JSON (RFC 7493): integers beyond
++-(2**53 - 1), NaN and infinities have no canonical form and are refused with their place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import rfc8785
+
+from contracts.errors import BadInput, Fault
+
+__all__ = ["MAX_SAFE_INTEGER", "canonical_bytes", "digest_of", "json_faults", "sha256_digest", "well_formed"]
+
+MAX_SAFE_INTEGER = 2**53 - 1
+MAX_DEPTH = 100
+"""Deeper values are refused: every reader behind us would have to recurse as deep."""
+
+
+def sha256_digest(data: bytes) -> str:
+    """Name of immutable bytes."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def canonical_bytes(value: Any) -> bytes:
+    """The one serialisation that is hashed and stored. Raises ``BadInput`` with the place of what has none."""
+    faults = json_faults(value)
+    if faults:
+        raise BadInput(faults)
+    return rfc8785.dumps(value)
+
+
+def digest_of(value: Any) -> str:
+    """Digest of the canonical form of a JSON value."""
+    return sha256_digest(canonical_bytes(value))
+
+
+def well_formed(text: str) -> str:
+    """Text that every store can hold: lone surrogates become a visible escape, e.g. ``\\udce9``."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def json_faults(value: Any, *, max_depth: int = MAX_DEPTH) -> list[Fault]:
+    """Everything in ``value`` that canonical JSON cannot carry, each with its place."""
+    faults: list[Fault] = []
+    _collect(value, "$", max_depth, faults.append)
+    return faults
+
+
+def _collect(value: Any, path: str, levels_left: int, report: Callable[[Fault], None]) -> None:
+    if levels_left < 0:
+        report(Fault(path, "nested too deep", "flatten it"))
+    elif value is None or isinstance(value, bool):
+        return
+    elif isinstance(value, str):
+        if well_formed(value) != value:
+            report(Fault(path, "text holds half a surrogate pair", "use well-formed Unicode"))
+    elif isinstance(value, int):
+        if abs(value) > MAX_SAFE_INTEGER:
+            # Python writes no integer of more than 4,300 digits.
+            shown = value if value.bit_length() <= 200 else f"of {value.bit_length()} bits"
+            report(Fault(path, f"integer {shown} is beyond +-(2^53-1)", "write it as a string"))
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            report(Fault(path, f"{value} is not a JSON number", "use null or a string"))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                report(Fault(path, f"key {key!r:.60} is not a string", "use string keys"))
+            else:
+                # A hostile key must not reach a terminal as it is.
+                place = f"{path}.{key}" if key.isidentifier() and len(key) <= 60 else f"{path}[{key!r:.60}]"
+                _collect(key, place, levels_left, report)
+                _collect(item, place, levels_left - 1, report)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _collect(item, f"{path}[{index}]", levels_left - 1, report)
+    else:
+        report(Fault(path, f"{type(value).__name__} is not a JSON value", "use text, numbers, lists and objects"))

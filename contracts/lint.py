@@ -1,0 +1,193 @@
+"""Lint: what is wrong with a contract although its form is right. All of it at once, before anything starts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice
+
+from contracts.errors import Fault
+from contracts.evidence import EVIDENCE_TABLE, EvidenceRequirement, Origin
+from contracts.expressions import expression_fault
+from contracts.orchestration import Orchestration, Task
+from contracts.scopes import literal_head, scopes_overlap
+from contracts.terms import Budget, Resources, Terms
+from contracts.tools import TOOLS
+
+__all__ = ["LintReport", "lint_contract", "lint_orchestration", "overlapping_tasks"]
+
+
+@dataclass(slots=True)
+class LintReport:
+    """``errors`` refuse a launch; ``warnings`` are said and do not."""
+
+    errors: list[Fault] = field(default_factory=list)
+    warnings: list[Fault] = field(default_factory=list)
+
+
+MAX_CIRCLES = 10
+MAX_OVERLAPS = 100
+
+
+def lint_orchestration(orchestration: Orchestration, *, known_tasks: Collection[str] = ()) -> LintReport:
+    """Everything in an orchestration that no launch could make good. ``known_tasks`` are there already."""
+    report = LintReport()
+    tasks = orchestration.tasks
+    if not tasks:
+        report.errors.append(Fault("tasks", "there is nothing to do", "name at least one task"))
+    for task_id, task in tasks.items():
+        report.errors += lint_task(task, f"tasks.{task_id}")
+        report.errors += _lint_needs(tasks, task_id, known_tasks)
+        report.errors += _lint_budget(orchestration.budget, task.budget, f"tasks.{task_id}.budget")
+    circles = find_circles({task_id: [need.task for need in task.needs] for task_id, task in tasks.items()})
+    for circle in circles:
+        shown = circle if len(circle) <= 20 else [*circle[:10], f"… {len(circle) - 15} more …", *circle[-5:]]
+        chain = " -> ".join([*shown, circle[0]])
+        report.errors.append(
+            Fault(f"tasks.{circle[0]}.needs", f"the needs go in a circle: {chain}", "break one of them")
+        )
+    if not circles:
+        pairs = _overlaps(tasks)
+        for one, other in islice(pairs, MAX_OVERLAPS):
+            what = f"its write scope meets that of {other!r}, so the two are never worked on at the same time"
+            report.warnings.append(Fault(f"tasks.{one}.resources.write_scope", what))
+        if next(pairs, None):
+            report.warnings.append(Fault("tasks", "more write scopes meet", "give each task a write scope of its own"))
+    return report
+
+
+def _lint_needs(tasks: Mapping[str, Task], task_id: str, known_tasks: Collection[str]) -> Iterator[Fault]:
+    for index, need in enumerate(tasks[task_id].needs):
+        path = f"tasks.{task_id}.needs[{index}]"
+        if need.task == task_id:
+            yield Fault(path, "a task cannot need itself", "remove it")
+        elif need.task not in tasks and need.task not in known_tasks:
+            near = difflib.get_close_matches(need.task, islice(tasks, 200), n=1)
+            known = ", ".join(islice((other for other in tasks if other != task_id), 10))
+            hint = f"did you mean {near[0]!r}?" if near and near[0] != task_id else f"known: {known or 'none'}"
+            yield Fault(path, f"no task is called {need.task!r}", hint)
+
+
+def _lint_budget(of_run: Budget, of_task: Budget, path: str) -> Iterator[Fault]:
+    """Without a limit of its own a task is held by the run's; only one beyond it is a contradiction."""
+    for key in ("max_turns", "max_cost_usd"):
+        bound, asked = getattr(of_run, key), getattr(of_task, key)
+        if bound is not None and asked is not None and asked > bound:
+            yield Fault(f"{path}.{key}", f"{asked} goes beyond the budget of the run", f"at most {bound}")
+
+
+def lint_contract(terms: Terms) -> list[Fault]:
+    """The same rules for a delegation contract in a file of its own."""
+    return list(_lint(terms, ""))
+
+
+def lint_task(task: Task, path: str) -> list[Fault]:
+    faults = list(_lint(task, f"{path}."))
+    if task.isolation == "sandbox":
+        what = "there is no sandbox yet, so this isolation cannot be enforced"
+        faults.append(Fault(f"{path}.isolation", what, "write 'isolation: none' and take the risk openly"))
+    return faults
+
+
+def _lint(task: Task | Terms, prefix: str) -> Iterator[Fault]:
+    resources = task.resources
+    for index, tool in enumerate(resources.tools):
+        if tool not in TOOLS:
+            yield Fault(
+                f"{prefix}resources.tools[{index}]", f"no tool is called {tool!r}", f"known: {', '.join(TOOLS)}"
+            )
+    if resources.delegation != "deny":
+        yield Fault(f"{prefix}resources.delegation", "no runtime lets a child delegate yet", "write 'delegation: deny'")
+    if resources.effects == "declared":
+        what = "no runtime records operations yet, so declared effects cannot be told from undeclared ones"
+        yield Fault(f"{prefix}resources.effects", what, "write 'effects: possible'")
+    if not task.acceptance and not any(item.min_origin != "claimed" for item in task.required_evidence):
+        yield Fault(
+            f"{prefix}acceptance",
+            "nothing here can be checked",
+            "add a check, or evidence with min_origin observed or verified",
+        )
+    for index, item in enumerate(task.required_evidence):
+        message = producible(item, resources, [check.kind for check in task.acceptance])
+        if message:
+            yield Fault(f"{prefix}required_evidence[{index}]", *message)
+    for index, check in enumerate(task.acceptance):
+        wrong = expression_fault(check.cel) if check.cel is not None else None
+        if wrong:
+            hint = "it sees output, evidence, contract and observed"
+            yield Fault(f"{prefix}acceptance[{index}].cel", f"{check.cel!r:.80}: {wrong}", hint)
+
+
+def producible(item: EvidenceRequirement, resources: Resources, checks: list[str]) -> tuple[str, str] | None:
+    """Why this evidence cannot come to be under this grant, and what would help; None when it can."""
+    origins = EVIDENCE_TABLE[item.kind]
+    least = Origin[item.min_origin]
+    reachable = {name: who for name, who in origins.items() if Origin[name] >= least}
+    if not reachable:
+        best = max(origins, key=lambda name: Origin[name])
+        return f"nothing makes {item.kind} evidence {item.min_origin}", f"at most {best}"
+    for who in reachable.values():
+        if who.anyone or who.tools & set(resources.tools) or who.checks & set(checks):
+            return None
+    tools = sorted(set().union(*(who.tools for who in reachable.values())))
+    found = ", ".join(resources.tools) or "none"
+    what = f"no granted tool can make {item.kind} evidence {item.min_origin} (granted: {found})"
+    return what, f"grant {' or '.join(tools)}"
+
+
+def find_circles(needs: Mapping[str, list[str]]) -> list[list[str]]:
+    """Circles of two and more tasks, each from dependent to need; at most ``MAX_CIRCLES``, none sharing a task."""
+    graph = {task: [need for need in its if need in needs and need != task] for task, its in needs.items()}
+    circles: list[list[str]] = []
+    while len(circles) < MAX_CIRCLES:
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            circle: list[str] = error.args[1][:0:-1]  # the library goes from need to dependent, and closes the circle
+        else:
+            break
+        position = {task: index for index, task in enumerate(graph)}
+        first = circle.index(min(circle, key=position.__getitem__))
+        circles.append(circle[first:] + circle[:first])
+        gone = set(circle)
+        graph = {task: [need for need in its if need not in gone] for task, its in graph.items() if task not in gone}
+    return circles
+
+
+def overlapping_tasks(tasks: Mapping[str, Task]) -> list[tuple[str, str]]:
+    """Pairs of tasks that could run side by side and whose write scopes meet. The needs must not go in a circle."""
+    return list(_overlaps(tasks))
+
+
+def _overlaps(tasks: Mapping[str, Task]) -> Iterator[tuple[str, str]]:
+    number = {task_id: index for index, task_id in enumerate(tasks)}
+    above: dict[str, int] | None = None
+    # Scopes can meet only where one begins as the other does, and sorting brings those together.
+    heads = sorted((literal_head(p), number[t], t) for t, task in tasks.items() for p in task.resources.write_scope)
+    seen: set[tuple[str, str]] = set()
+    for index, (head, _, one) in enumerate(heads):
+        for other_head, _, other in islice(heads, index + 1, None):
+            if not other_head.startswith(head):
+                break
+            above = above or _all_needs(tasks, number)
+            if above[one] >> number[other] & 1 or above[other] >> number[one] & 1 or one == other:
+                continue
+            pair = (one, other) if number[one] < number[other] else (other, one)
+            if pair in seen:
+                continue
+            seen.add(pair)
+            if scopes_overlap(tasks[one].resources.write_scope, tasks[other].resources.write_scope):
+                yield pair
+
+
+def _all_needs(tasks: Mapping[str, Task], number: Mapping[str, int]) -> dict[str, int]:
+    """For each task those that must end before it, as the bits of an integer: thousands of sets are large."""
+    graph = {task_id: [need.task for need in task.needs if need.task in tasks] for task_id, task in tasks.items()}
+    above: dict[str, int] = {}
+    for task_id in TopologicalSorter(graph).static_order():
+        above[task_id] = 0
+        for need in graph[task_id]:
+            above[task_id] |= above[need] | 1 << number[need]
+    return above

@@ -1,0 +1,146 @@
+"""The orchestration as people write it: an objective, a source, tasks and a budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
+
+from contracts.base import JSON, Identifier, Name, StrictModel
+from contracts.checks import Check
+from contracts.documents import Document, load_document, validate
+from contracts.errors import BadInput, Fault
+from contracts.evidence import EvidenceRequirement
+from contracts.functions import function_reference
+from contracts.terms import AgentSpec, Budget, Limits, Need, Resources, unique
+
+__all__ = ["Defaults", "Orchestration", "Source", "Task", "merge"]
+
+VERSION = "coordinator/v1"
+Objective = Field(min_length=1, max_length=20_000)
+
+
+class Source(StrictModel):
+    """What the children work on. ``repo``: a git repository or a plain folder, relative to the file."""
+
+    repo: str = Field(default=".", min_length=1)
+    ref: str = Field(default="HEAD", min_length=1, pattern=r"^[^-\x00-\x20][^\x00-\x20]*$")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthand(cls, value: Any) -> Any:
+        return {"repo": str(value)} if isinstance(value, (str, Path)) else value
+
+
+class Defaults(StrictModel):
+    """Merged under every task, key by key; lists replace. Only what is said here counts, not a field's default."""
+
+    workspace: Literal["none"] = "none"
+    isolation: Literal["none", "sandbox"] = "sandbox"
+    resources: Resources = Resources()
+    budget: Budget = Budget()
+    limits: Limits = Limits()
+
+
+class Task(StrictModel):
+    """One bounded unit of work, as authored. ``isolation`` has no silent default while there is no sandbox."""
+
+    objective: str = Objective
+    agent: AgentSpec
+    needs: list[Need] = []
+    workspace: Literal["none"] = "none"
+    isolation: Literal["none", "sandbox"] = "sandbox"
+    resources: Resources = Resources()
+    budget: Budget = Budget()
+    limits: Limits = Limits()
+    required_evidence: list[EvidenceRequirement] = []
+    acceptance: list[Check] = []
+
+    @field_validator("agent", mode="before")
+    @classmethod
+    def _callable(cls, value: Any) -> Any:
+        return {"function": function_reference(value)} if callable(value) else value
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> Self:
+        unique([item.name for item in self.required_evidence], "required_evidence")
+        unique([item.task for item in self.needs], "needs")
+        return self
+
+
+class Orchestration(StrictModel):
+    """The whole piece of work.
+
+    ``inputs`` is data for the children; there is no templating.
+    """
+
+    schema_version: Literal["coordinator/v1"] = Field(default="coordinator/v1", alias="schema")
+    name: Identifier
+    objective: str = Objective
+    source: Source | None = None
+    inputs: dict[Name, JSON] = {}
+    budget: Budget = Budget()
+    defaults: Defaults = Defaults()
+    tasks: dict[Identifier, Task] = Field(json_schema_extra={"minProperties": 1})
+    _folder: Path = PrivateAttr(default_factory=Path.cwd)
+
+    @property
+    def folder(self) -> Path:
+        """What file names in it are relative to: the folder of its file, else the working folder."""
+        return self._folder
+
+    @model_validator(mode="before")
+    @classmethod
+    def _merge_defaults(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or not isinstance(value.get("tasks"), dict):
+            return value
+        try:
+            defaults = Defaults.model_validate(value.get("defaults", {}))
+        except ValidationError:
+            return value  # the fault is reported once, where it stands, and not again under every task
+        known = defaults.model_dump(mode="json", exclude_unset=True)
+        return {**value, "tasks": {key: merge(known, task) for key, task in value["tasks"].items()}}
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Orchestration:
+        """Load a YAML or JSON file. Raises ``BadInput`` with every fault and its place."""
+        return cls.from_document(load_document(Path(path)), Path(path).resolve().parent)
+
+    @classmethod
+    def from_document(cls, document: Document, folder: Path) -> Orchestration:
+        """Check what a file says. Unlike in Python, its ``schema`` has to be said: a file outlives the program."""
+        faults: list[Fault] = []
+        value = document.value
+        said = value if isinstance(value, dict) else {"schema": VERSION}
+        version = said.get("schema")
+        if "schema" not in said:
+            faults.append(document.locate(Fault("schema", "required field is missing", f"add 'schema: {VERSION}'")))
+        elif version != VERSION:
+            what = f"schema version {version!r:.60} is not known"
+            faults.append(document.locate(Fault("schema", what, f"this program knows {VERSION!r}")))
+            document = document.with_value({**said, "schema": VERSION})
+        try:
+            orchestration = validate(cls, document)
+        except BadInput as error:
+            faults += error.faults
+        if faults:
+            raise BadInput(sorted(faults, key=lambda fault: (fault.line or 0, fault.column or 0)))
+        orchestration._folder = folder
+        return orchestration
+
+    def document(self) -> dict[str, Any]:
+        """The authored content as a JSON value, with defaults written out: what *the same file* means."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+def merge(under: Any, over: Any) -> Any:
+    """``over`` laid on ``under``: mappings (of a model: what was set) key by key, everything else replaces."""
+    if isinstance(over, BaseModel):
+        over = over.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    if isinstance(under, dict) and isinstance(over, dict):
+        merged = dict(under)
+        for key, value in over.items():
+            merged[key] = merge(merged[key], value) if key in merged else value
+        return merged
+    return over
