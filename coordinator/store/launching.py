@@ -1,0 +1,290 @@
+"""How runs and tasks come into being: launched whole, delegated one by one, or replaced by a new contract version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import ColumnElement, and_, func, insert, select, text, update
+
+from contracts.errors import Refused, WrongState
+from contracts.scopes import scopes_overlap
+from contracts.states import OPEN_STATES, State
+from contracts.terms import Terms
+from coordinator.store import tables as t
+from coordinator.store.cancelling import descendants
+from coordinator.store.claiming import terms_of
+from coordinator.store.database import Blob, Tx
+from coordinator.store.reading import run_is_open
+from coordinator.store.records import Claim, Delegated, NewRun, NewTask
+from coordinator.store.transitions import (
+    UNCLAIMED,
+    advance,
+    bump_version,
+    cancel_row,
+    fence,
+    lock_orchestrations,
+    lock_tasks,
+    refresh_ready,
+    stale,
+)
+
+__all__ = ["amend", "close_run", "create_run", "delegate"]
+
+
+def create_run(tx: Tx, new: NewRun, *, beside_open: bool) -> str | None:
+    """Make a run and all its tasks; its id. None: a run of this name is open (unless one beside it is wanted)."""
+    if tx.postgres:  # names and numbers are given to one program at a time
+        tx.conn.execute(text("SELECT pg_advisory_xact_lock(4207110327)"))
+    newest = tx.conn.execute(
+        select(t.orchestration.c.id, t.orchestration.c.sequence)
+        .where(t.orchestration.c.name == new.name)
+        .order_by(t.orchestration.c.sequence.desc())
+        .limit(1)
+    ).first()
+    if newest is not None and not beside_open and run_is_open(tx, newest.id):
+        return None
+    sequence = 1 if newest is None else newest.sequence + 1
+    run_id = new.name if sequence == 1 else f"{new.name}-{sequence}"
+    taken = set(tx.conn.execute(select(t.orchestration.c.run_id).where(t.orchestration.c.run_id == run_id)).scalars())
+    while run_id in taken:  # "a" launched twice meets a run that is named "a-2"
+        sequence += 1
+        run_id = f"{new.name}-{sequence}"
+        taken = set(
+            tx.conn.execute(select(t.orchestration.c.run_id).where(t.orchestration.c.run_id == run_id)).scalars()
+        )
+    for blob in new.files:
+        tx.document(blob)
+    row = tx.conn.execute(
+        insert(t.orchestration).values(
+            run_id=run_id, name=new.name, sequence=sequence, document_id=tx.document(new.document),
+            authored_digest=new.authored_digest, head=new.head, created_at=tx.now,
+            closed_at=tx.now if new.closed else None, orchestration_version=1, version=0,
+        )
+    ).inserted_primary_key[0]  # type: ignore[index]  # fmt: skip
+    tx.event(row, None, "created", data={"tasks": len(new.tasks)})
+    rows = _insert_tasks(tx, row, new.tasks, parent_row=None)
+    _insert_overlaps(tx, [(rows[a], rows[b]) for a, b in new.overlaps])
+    return run_id
+
+
+def _insert_tasks(
+    tx: Tx,
+    orchestration_row: int,
+    tasks: Sequence[NewTask],
+    *,
+    parent_row: int | None,
+) -> dict[str, int]:
+    rows: dict[str, int] = {}
+    for new in tasks:
+        terms = new.terms
+        rows[terms.task_id] = tx.conn.execute(
+            insert(t.task).values(
+                orchestration_id=orchestration_row, key=terms.task_id, contract_version=terms.contract_version,
+                is_current=True, parent_id=parent_row, delegation_id=new.delegation_id,
+                terms_id=tx.document(Blob.of(terms.canonical())), state=State.PENDING.value, ready=not terms.needs,
+                row_version=0, generation=0, gate_tries=0,
+            )
+        ).inserted_primary_key[0]  # type: ignore[index]  # fmt: skip
+        needs = [
+            {
+                "task_id": rows[terms.task_id], "needed_key": need.task, "orchestration_id": orchestration_row,
+                "partial_ok": need.partial_ok,
+            }
+            for need in terms.needs
+        ]  # fmt: skip
+        if needs:
+            tx.conn.execute(insert(t.need), needs)
+        data = {"contract_version": terms.contract_version, "terms": terms.digest}
+        tx.event(orchestration_row, rows[terms.task_id], "issued", data=data)
+    return rows
+
+
+def _insert_overlaps(tx: Tx, pairs: Sequence[tuple[int, int]]) -> None:
+    both = sorted({*pairs, *((b, a) for a, b in pairs)})
+    if both:
+        tx.conn.execute(insert(t.overlap), [{"task_id": a, "other_id": b} for a, b in both])
+
+
+def _overlaps_with(tx: Tx, task_row: int, terms: Terms, others: ColumnElement[bool]) -> list[tuple[int, int]]:
+    """Pairs of a task with the others whose write scopes meet its own. Its ancestors, which wait for it, are none."""
+    if not terms.resources.write_scope:
+        return []
+    ancestors = {task_row}
+    parent: int | None = task_row
+    while parent is not None:
+        parent = tx.conn.execute(select(t.task.c.parent_id).where(t.task.c.id == parent)).scalar_one()
+        if parent is not None:
+            ancestors.add(parent)
+    query = select(t.task.c.id, t.document.c.digest, t.document.c.data).join(
+        t.document, t.document.c.id == t.task.c.terms_id
+    )
+    return [
+        (task_row, row.id)
+        for row in tx.conn.execute(query.where(others, t.task.c.state.in_(sorted(OPEN_STATES))))
+        if row.id not in ancestors
+        and scopes_overlap(terms.resources.write_scope, terms_of(row.digest, row.data).resources.write_scope)
+    ]
+
+
+def delegate(
+    tx: Tx, orchestration_row: int, items: Sequence[NewTask], *, parent: Claim | None, files: Sequence[Blob]
+) -> list[Delegated]:
+    """Add children. The same ``delegation_id`` with the same terms is the same child; with others it is refused.
+
+    Locks the run, as cancel does, so that no child is born under a cancelled parent.
+    Raises ``Refused``, ``StaleClaim``, ``WrongState``.
+    """
+    lock_orchestrations(tx, [orchestration_row])
+    run = tx.conn.execute(select(t.orchestration).where(t.orchestration.c.id == orchestration_row)).one()
+    if parent is not None:
+        lock_tasks(tx, [parent.task_row])
+        held = select(t.task.c.id).where(t.task.c.id == parent.task_row, fence(parent, tx.now))
+        if tx.conn.execute(held).first() is None:
+            raise stale(tx, parent, "delegating for")
+    made: list[Delegated] = []
+    for item in items:
+        digest = item.terms.digest
+        known = tx.conn.execute(
+            select(t.task.c.key, t.document.c.digest)
+            .join(t.document, t.document.c.id == t.task.c.terms_id)
+            .where(
+                t.task.c.orchestration_id == orchestration_row,
+                t.task.c.delegation_id == item.delegation_id,
+                t.task.c.is_current,
+            )
+        ).first()
+        if known is not None:
+            if known.digest != digest:
+                raise Refused(
+                    f"delegation {item.delegation_id!r} of {run.run_id} was issued with other terms: "
+                    f"found {known.digest}, asked {digest}; use a new delegation_id for other work"
+                )
+            made.append(Delegated(run.run_id, known.key, item.delegation_id, digest, repeated=True))
+            continue
+        if run.cancelled_at is not None or (run.closed_at is not None and parent is None):
+            word = "cancelled" if run.cancelled_at is not None else "closed"
+            raise WrongState(f"{run.run_id} takes no new child: it is {word}; needed an open run")
+        _refuse_taken(tx, orchestration_row, item.terms)
+        for blob in files:
+            tx.document(blob)
+        rows = _insert_tasks(tx, orchestration_row, [item], parent_row=parent.task_row if parent else None)
+        here = t.task.c.orchestration_id == orchestration_row
+        _insert_overlaps(tx, _overlaps_with(tx, rows[item.terms.task_id], item.terms, here))
+        refresh_ready(tx, orchestration_row, task_row=rows[item.terms.task_id])
+        made.append(Delegated(run.run_id, item.terms.task_id, item.delegation_id, digest, repeated=False))
+    return made
+
+
+def _refuse_taken(tx: Tx, orchestration_row: int, terms: Terms) -> None:
+    """Raise ``Refused`` when a task of this run has the id already, or had this contract version of it."""
+    query = select(t.task.c.is_current, t.task.c.contract_version).where(
+        t.task.c.orchestration_id == orchestration_row, t.task.c.key == terms.task_id
+    )
+    rows = tx.conn.execute(query).all()
+    if any(row.is_current for row in rows):
+        raise Refused(f"task id {terms.task_id!r} is in use in this run; use another task_id for other work")
+    if any(row.contract_version == terms.contract_version for row in rows):
+        newest = max(row.contract_version for row in rows)
+        raise Refused(
+            f"task {terms.task_id!r} had contract version {terms.contract_version} before; "
+            f"needed one above {newest}, the newest"
+        )
+
+
+def close_run(tx: Tx, orchestration_row: int) -> None:
+    """No further child will be delegated: the run ends when its tasks have."""
+    tx.conn.execute(
+        update(t.orchestration)
+        .where(t.orchestration.c.id == orchestration_row, t.orchestration.c.closed_at.is_(None))
+        .values(closed_at=tx.now)
+    )
+
+
+def amend(
+    tx: Tx,
+    orchestration_row: int,
+    *,
+    expected_version: int,
+    document: Blob,
+    authored_digest: str,
+    replaced: Sequence[NewTask],
+    removed: Sequence[str],
+    overlaps: Sequence[tuple[str, str]],
+    files: Sequence[Blob],
+) -> int:
+    """Make a new orchestration version; its number. Open rows that it replaces are superseded and lose their claims.
+
+    Raises ``WrongState`` when somebody else made a version in between, ``Refused`` for a task id that a child has.
+    """
+    lock_orchestrations(tx, [orchestration_row])
+    for blob in files:
+        tx.document(blob)
+    changed = tx.conn.execute(
+        update(t.orchestration)
+        .where(
+            t.orchestration.c.id == orchestration_row,
+            t.orchestration.c.orchestration_version == expected_version,
+            t.orchestration.c.cancelled_at.is_(None),
+        )
+        .values(
+            orchestration_version=expected_version + 1,
+            document_id=tx.document(document),
+            authored_digest=authored_digest,
+        )
+    ).rowcount
+    if changed != 1:
+        raise WrongState(f"needed an open run at orchestration version {expected_version}; it was changed meanwhile")
+    tx.event(orchestration_row, None, "amended", data={"orchestration_version": expected_version + 1})
+    lock_tasks(tx, [row for row, _ in _current_rows(tx, orchestration_row).values()])
+    current = _current_rows(tx, orchestration_row)  # a task may have ended while its lock was waited for
+    for key in [*removed, *(new.terms.task_id for new in replaced)]:
+        if key in current:
+            _supersede(tx, orchestration_row, *current[key])
+    for new in replaced:
+        _refuse_taken(tx, orchestration_row, new.terms)
+    rows = _insert_tasks(tx, orchestration_row, replaced, parent_row=None)
+    current = _current_rows(tx, orchestration_row)
+    of_run = t.task.c.orchestration_id == orchestration_row
+    roots = select(t.task.c.id).where(of_run, t.task.c.parent_id.is_(None))
+    tx.conn.execute(t.overlap.delete().where(t.overlap.c.task_id.in_(roots), t.overlap.c.other_id.in_(roots)))
+    pairs = [(current[a][0], current[b][0]) for a, b in overlaps]
+    for new in replaced:
+        children = and_(of_run, t.task.c.parent_id.is_not(None))
+        pairs += _overlaps_with(tx, rows[new.terms.task_id], new.terms, children)
+    _insert_overlaps(tx, pairs)
+    refresh_ready(tx, orchestration_row)
+    bump_version(tx, orchestration_row)
+    return expected_version + 1
+
+
+def _current_rows(tx: Tx, orchestration_row: int) -> Mapping[str, tuple[int, str]]:
+    query = select(t.task.c.key, t.task.c.id, t.task.c.state).where(
+        t.task.c.orchestration_id == orchestration_row, t.task.c.is_current, t.task.c.parent_id.is_(None)
+    )
+    return {row.key: (row.id, row.state) for row in tx.conn.execute(query)}
+
+
+def _supersede(tx: Tx, orchestration_row: int, task_row: int, state: str) -> None:
+    if state in {open_state.value for open_state in OPEN_STATES}:
+        ended = advance(
+            tx, "superseded", task_row=task_row, orchestration_row=orchestration_row,
+            values={**UNCLAIMED, "reason": "replaced by a new contract version"},
+        )  # fmt: skip
+        assert ended, task_row
+        tx.conn.execute(
+            update(t.attempt)
+            .where(t.attempt.c.task_id == task_row, t.attempt.c.ended.is_(None))
+            .values(ended="superseded")
+        )
+    # With their parent's row its children leave too: the new contract version may use their ids again.
+    below = descendants(tx, [task_row])
+    for row in reversed(below):
+        cancel_row(tx, row, orchestration_row, "its parent was replaced")
+    tx.conn.execute(update(t.task).where(t.task.c.id.in_([task_row, *below])).values(is_current=False))
+
+
+def newest_contract_version(tx: Tx, orchestration_row: int, key: str) -> int:
+    query = select(func.coalesce(func.max(t.task.c.contract_version), 0)).where(
+        t.task.c.orchestration_id == orchestration_row, t.task.c.key == key
+    )
+    return int(tx.conn.execute(query).scalar_one())

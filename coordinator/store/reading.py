@@ -1,0 +1,296 @@
+"""Reading: runs, tasks, attempts, events and documents, with the words that are derived and never stored."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Row, and_, func, literal, or_, select
+
+from contracts.errors import NotFound
+from contracts.requests import Answer
+from contracts.states import OPEN_STATES, State
+from coordinator.store import tables as t
+from coordinator.store.claiming import terms_of
+from coordinator.store.database import Tx, from_micros, intact
+from coordinator.store.views import AttemptView, EventView, RequestView, RunState, RunView, TaskView
+
+__all__ = [
+    "document_bytes",
+    "events_of",
+    "find_run",
+    "newest_run",
+    "open_runs",
+    "requests_of",
+    "run_is_open",
+    "run_view",
+]
+
+
+def run_state(tx: Tx, orchestration_row: int) -> RunState:
+    """Derived: a run has ended when nothing is eligible, running, submitted or waiting for an answer."""
+    run = tx.conn.execute(select(t.orchestration).where(t.orchestration.c.id == orchestration_row)).one()
+    active = and_(t.task.c.orchestration_id == orchestration_row, or_(t.task.c.ready, t.task.c.state == "running"))
+    if tx.conn.execute(select(literal(1)).select_from(t.task).where(active).limit(1)).first():
+        return "open"
+    asked = select(literal(1)).select_from(t.request).where(
+        t.request.c.orchestration_id == orchestration_row, t.request.c.state == "open"
+    )  # fmt: skip
+    if tx.conn.execute(asked.limit(1)).first():
+        return "waiting"
+    return "ended" if run.closed_at is not None or run.cancelled_at is not None else "open"
+
+
+def run_is_open(tx: Tx, orchestration_row: int) -> bool:
+    return run_state(tx, orchestration_row) != "ended"
+
+
+def open_runs(tx: Tx) -> list[int]:
+    """Rows of the runs in which something is active."""
+    found: set[int] = set()
+    ready = and_(t.task.c.ready, t.task.c.state.in_(sorted(OPEN_STATES)))
+    for active in (ready, t.claimed()):  # an index each
+        found.update(tx.conn.execute(select(t.task.c.orchestration_id).where(active)).scalars())
+    return sorted(found)
+
+
+def newest_run(tx: Tx, name: str | None = None) -> int | None:
+    """Row of the latest run, of all or of one name."""
+    query = select(t.orchestration.c.id).order_by(t.orchestration.c.id.desc()).limit(1)
+    if name is not None:
+        query = query.where(t.orchestration.c.name == name)
+    return tx.conn.execute(query).scalar()
+
+
+def find_run(tx: Tx, prefix: str | None) -> int:
+    """Row of the run with this id, or whose id alone starts so; None means the latest. Raises ``NotFound``."""
+    if prefix is None:
+        newest = newest_run(tx)
+        if newest is None:
+            raise NotFound("there is no run in this store yet; `coordinator run` starts one")
+        return newest
+    rows = tx.conn.execute(select(t.orchestration.c.id, t.orchestration.c.run_id).order_by(t.orchestration.c.id)).all()
+    return int(rows[unique_prefix(prefix, [row.run_id for row in rows], "run")].id)
+
+
+def unique_prefix(prefix: str, names: Sequence[str], what: str) -> int:
+    """Index of the name that is, or alone starts with, the prefix."""
+    if prefix in names:
+        return list(names).index(prefix)
+    found = [index for index, name in enumerate(names) if name.startswith(prefix)]
+    if len(found) == 1:
+        return found[0]
+    listed = ", ".join((names if not found else [names[index] for index in found])[-10:]) or "none"
+    problem = f"{prefix!r} fits several {what}s" if found else f"no {what} is called {prefix!r}"
+    raise NotFound(f"{problem}: {listed}")
+
+
+def run_view(tx: Tx, orchestration_row: int, *, superseded: bool = False) -> RunView:
+    """A run with its tasks in the order of issue; older contract versions only if asked for."""
+    query = (
+        select(t.orchestration, t.document.c.digest, t.document.c.data.label("document"))
+        .join(t.document, t.document.c.id == t.orchestration.c.document_id)
+        .where(t.orchestration.c.id == orchestration_row)
+    )
+    run = tx.conn.execute(query).one()
+    document = json.loads(intact(run.digest, run.document))
+    return RunView(
+        row=run.id,
+        run_id=run.run_id,
+        name=run.name,
+        sequence=run.sequence,
+        objective=document["objective"],
+        document=document,
+        authored_digest=run.authored_digest,
+        orchestration_version=run.orchestration_version,
+        version=run.version,
+        head=run.head,
+        created_at=from_micros(run.created_at),
+        closed_at=None if run.closed_at is None else from_micros(run.closed_at),
+        cancelled_at=None if run.cancelled_at is None else from_micros(run.cancelled_at),
+        state=run_state(tx, orchestration_row),
+        tasks=_tasks(tx, run, superseded),
+    )
+
+
+def run_document(tx: Tx, orchestration_row: int) -> dict[str, Any]:
+    """What is stored of a run besides its tasks: as authored, its pins, its files."""
+    query = (
+        select(t.document.c.digest, t.document.c.data)
+        .join(t.orchestration, t.orchestration.c.document_id == t.document.c.id)
+        .where(t.orchestration.c.id == orchestration_row)
+    )
+    document: dict[str, Any] = json.loads(intact(*tx.conn.execute(query).one()))
+    return document
+
+
+def _tasks(tx: Tx, run: Row[Any], superseded: bool) -> list[TaskView]:
+    query = (
+        select(t.task, t.document.c.digest, t.document.c.data)
+        .join(t.document, t.document.c.id == t.task.c.terms_id)
+        .where(t.task.c.orchestration_id == run.id)
+        .order_by(t.task.c.id)
+    )
+    rows = tx.conn.execute(query if superseded else query.where(t.task.c.is_current)).all()
+    attempts = _attempts(tx, run.id)
+    requests: dict[str, list[RequestView]] = defaultdict(list)
+    for item in requests_of(tx, run.id):
+        requests[item.task_id].append(item)
+    keys = {row.id: row.key for row in rows}
+    states = {row.key: State(row.state) for row in rows if row.is_current}
+    views = []
+    for row in rows:
+        terms = terms_of(row.digest, row.data)
+        own = attempts.get(row.id, [])
+        word, why = _word(tx, row, terms, own, requests[row.key] if row.is_current else [], states)
+        views.append(
+            TaskView(
+                row=row.id, orchestration_row=run.id, run_id=run.run_id, task_id=row.key,
+                contract_version=row.contract_version, is_current=bool(row.is_current),
+                parent_task_id=keys.get(row.parent_id), delegation_id=row.delegation_id, terms=terms,
+                terms_digest=row.digest, state=State(row.state), ready=bool(row.ready), generation=row.generation,
+                owner=row.owner, claim_kind=row.claim_kind,
+                lease_until=None if row.lease_until is None else from_micros(row.lease_until),
+                reason=row.reason, word=word, why=why, attempts=own, requests=requests[row.key],
+            )
+        )  # fmt: skip
+    return views
+
+
+def _word(
+    tx: Tx,
+    row: Row[Any],
+    terms: Any,
+    attempts: Sequence[AttemptView],
+    requests: Sequence[RequestView],
+    states: Mapping[str, State],
+) -> tuple[str, str]:
+    """What people read for a state, and why."""
+    asked = [item for item in requests if item.state == "open"]
+    last = attempts[-1] if attempts else None
+    unconfirmed = last is not None and last.ended in ("deadline", "cancelled", "superseded") and last.ended_at is None
+    still = (
+        f"attempt {last.number} was told to stop and may still be running in {last.owner}"
+        if unconfirmed and last
+        else ""
+    )
+    if row.state == State.CANCELLED.value:
+        return ("cancelled", f"not yet confirmed stopped: {still}" if still else row.reason or "")
+    if State(row.state) not in (State.PENDING, State.RUNNING, State.SUBMITTED):
+        return row.state, row.reason or ""
+    if asked:
+        return "waiting", f"request {asked[0].request_id} is open: {asked[0].question}"
+    if row.owner is not None and row.lease_until <= tx.now:
+        return "lease ran out", f"{row.owner} did not renew; any worker may take over"
+    if row.state == State.SUBMITTED.value:
+        return ("being judged" if row.owner else "submitted"), ""
+    if row.state == State.RUNNING.value:
+        return "running", ""
+    if not row.ready:
+        missing = []
+        for need in terms.needs:
+            state = states.get(need.task)
+            if state is State.ACCEPTED or (state is State.PARTIAL and need.partial_ok):
+                continue
+            missing.append(f"{need.task} ({state or 'absent'})")
+        return "blocked", f"needs {', '.join(missing)}"
+    if still:
+        return "pending", still
+    if last is not None and last.ended in ("lost", "unknown") and terms.resources.effects != "none":
+        return "unknown", f"nobody saw the end of attempt {last.number}, and it may have had effects"
+    if last is not None and last.decision == "repair_required":
+        return "pending", f"attempt {last.number} was sent back for repair"
+    if last is not None:
+        return "pending", f"attempt {last.number} ended: {last.ended}"
+    return "pending", ""
+
+
+def _attempts(tx: Tx, orchestration_row: int) -> dict[int, list[AttemptView]]:
+    manifest, decision = t.document.alias("m"), t.document.alias("d")
+    query = (
+        select(t.attempt, manifest.c.digest.label("manifest"), decision.c.digest.label("decided"))
+        .join(t.task, t.task.c.id == t.attempt.c.task_id)
+        .outerjoin(manifest, manifest.c.id == t.attempt.c.manifest_id)
+        .outerjoin(decision, decision.c.id == t.attempt.c.decision_id)
+        .where(t.task.c.orchestration_id == orchestration_row)
+        .order_by(t.attempt.c.task_id, t.attempt.c.number)
+    )
+    found: dict[int, list[AttemptView]] = defaultdict(list)
+    for row in tx.conn.execute(query):
+        found[row.task_id].append(
+            AttemptView(
+                row=row.id, number=row.number, generation=row.generation, child_run_id=row.child_run_id,
+                owner=row.owner, parent_state_version=row.parent_state_version, started_at=from_micros(row.started_at),
+                deadline_at=from_micros(row.deadline_at), ended=row.ended,
+                ended_at=None if row.ended_at is None else from_micros(row.ended_at), manifest_digest=row.manifest,
+                decision=row.decision, decision_digest=row.decided, policy_version=row.policy_version,
+            )
+        )  # fmt: skip
+    return found
+
+
+def requests_of(tx: Tx, orchestration_row: int) -> list[RequestView]:
+    question, reply = t.document.alias("q"), t.document.alias("a")
+    query = (
+        select(
+            t.request,
+            t.task.c.key,
+            t.orchestration.c.run_id,
+            question.c.data.label("question"),
+            question.c.digest.label("question_digest"),
+            reply.c.data.label("reply"),
+            reply.c.digest.label("reply_digest"),
+        )
+        .join(t.task, t.task.c.id == t.request.c.task_id)
+        .join(t.orchestration, t.orchestration.c.id == t.request.c.orchestration_id)
+        .join(question, question.c.id == t.request.c.question_id)
+        .outerjoin(reply, reply.c.id == t.request.c.answer_id)
+        .where(t.request.c.orchestration_id == orchestration_row)
+        .order_by(t.request.c.sequence)
+    )
+    return [
+        RequestView(
+            request_id=row.request_id, run_id=row.run_id, task_id=row.key, kind=row.kind,
+            question=json.loads(intact(row.question_digest, row.question)),
+            bound_digest=row.bound_digest, sequence=row.sequence, state=row.state, asked_at=from_micros(row.asked_at),
+            answer=None if row.reply is None else Answer(
+                approved=bool(row.approved), message=json.loads(intact(row.reply_digest, row.reply))
+            ),
+        )
+        for row in tx.conn.execute(query)
+    ]  # fmt: skip
+
+
+def events_of(tx: Tx, orchestration_row: int, *, after: int = 0) -> list[EventView]:
+    """What happened in a run, in order."""
+    query = (
+        select(t.event, t.task.c.key)
+        .outerjoin(t.task, t.task.c.id == t.event.c.task_id)
+        .where(t.event.c.orchestration_id == orchestration_row, t.event.c.id > after)
+        .order_by(t.event.c.id)
+    )
+    return [
+        EventView(
+            number=row.id, at=from_micros(row.at), task_id=row.key, verb=row.verb, generation=row.generation,
+            owner=row.owner, data=json.loads(row.data) if row.data else {},
+        )
+        for row in tx.conn.execute(query)
+    ]  # fmt: skip
+
+
+def document_bytes(tx: Tx, digest: str) -> tuple[bytes | None, bool]:
+    """(inline bytes, known). Bytes are None when they are a file, or unknown."""
+    row = tx.conn.execute(select(t.document.c.data).where(t.document.c.digest == digest)).first()
+    return (None, False) if row is None else (row.data, True)
+
+
+def count_of(tx: Tx, orchestration_row: int) -> dict[str, int]:
+    """How many current tasks are in each state."""
+    query = (
+        select(t.task.c.state, func.count())
+        .where(t.task.c.orchestration_id == orchestration_row, t.task.c.is_current)
+        .group_by(t.task.c.state)
+    )
+    return {str(state): int(count) for state, count in tx.conn.execute(query)}

@@ -1,0 +1,217 @@
+"""The task store: a plain synchronous class. One call is one short transaction; what changes state takes lists."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from contracts.errors import StaleClaim
+from contracts.ports import Clock
+from contracts.states import State
+from coordinator.store import asking, cancelling, claiming, deciding, launching, reading, submitting
+from coordinator.store import tables as t
+from coordinator.store.artifacts import ArtifactFiles
+from coordinator.store.database import Blob, Damaged, Database, Tx, intact
+from coordinator.store.records import (
+    Claim,
+    Delegated,
+    Done,
+    Ending,
+    HeadMoved,
+    NewRun,
+    NewTask,
+    Submission,
+    Verdict,
+)
+from coordinator.store.transitions import lock_orchestrations, lock_tasks
+from coordinator.store.views import EventView, RequestView, RunState, RunView
+
+__all__ = ["Damaged", "TaskStore", "Tick", "TickOutcome", "utc_now"]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def random_id() -> str:
+    return secrets.token_hex(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What one tick of a scheduler brings, and how much it can take on. ``gone``: owners proved to be gone."""
+
+    submissions: Sequence[Submission] = ()
+    endings: Sequence[Ending] = ()
+    verdicts: Sequence[Verdict] = ()
+    stopped: Sequence[Claim] = ()
+    gone: Sequence[str] = ()
+    work: int = 0
+    gate: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TickOutcome:
+    """One outcome for each item of the tick, in its order, and the claims won."""
+
+    submissions: list[Done | StaleClaim] = field(default_factory=list)
+    endings: list[Done | StaleClaim] = field(default_factory=list)
+    verdicts: list[Done | HeadMoved | StaleClaim] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+
+
+class TaskStore:
+    """The only authority on what was claimed, submitted and decided.
+
+    ``url``: ``sqlite:///PATH`` or ``postgresql://…``; ``folder`` holds the larger artifacts. Clock and ids come in, so
+    that a simulation can drive them; on PostgreSQL the fence uses the database's clock.
+    """
+
+    def __init__(
+        self, url: str, folder: Path, *, clock: Clock = utc_now, new_id: Callable[[], str] = random_id
+    ) -> None:
+        self._db = Database(url, clock=clock)
+        self._new_id = new_id
+        self.files = ArtifactFiles(folder / "artifacts")
+        self.url = self._db.shown_url
+
+    def close(self) -> None:
+        self._db.close()
+
+    # -- a run comes into being ------------------------------------------------------------------------------------
+
+    def create_run(self, new: NewRun, *, beside_open: bool = False) -> str | None:
+        return self._db.write(lambda tx: launching.create_run(tx, new, beside_open=beside_open))
+
+    def delegate(
+        self, run: int, items: Sequence[NewTask], *, parent: Claim | None = None, files: Sequence[Blob] = ()
+    ) -> list[Delegated]:
+        return self._db.write(lambda tx: launching.delegate(tx, run, items, parent=parent, files=files))
+
+    def amend(self, run: int, **change: Any) -> int:
+        return self._db.write(lambda tx: launching.amend(tx, run, **change))
+
+    def close_run(self, run: int) -> None:
+        self._db.write(lambda tx: launching.close_run(tx, run))
+
+    # -- the life of a task ----------------------------------------------------------------------------------------
+
+    def claim(
+        self, owner: str, *, work: int, gate: int = 0, runs: Sequence[int] | None = None, gone: Sequence[str] = ()
+    ) -> list[Claim]:
+        return self.tick(owner, Tick(work=work, gate=gate, gone=gone), runs=runs).claims
+
+    def renew(self, claims: Sequence[Claim]) -> list[int | StaleClaim]:
+        return self._db.write(lambda tx: claiming.renew(tx, claims))
+
+    def submit(self, items: Sequence[Submission]) -> list[Done | StaleClaim]:
+        return self._db.write(lambda tx: submitting.submit(tx, items))
+
+    def end(self, items: Sequence[Ending]) -> list[Done | StaleClaim]:
+        return self._db.write(lambda tx: submitting.end(tx, items))
+
+    def decide(self, items: Sequence[Verdict]) -> list[Done | HeadMoved | StaleClaim]:
+        return self._db.write(lambda tx: deciding.decide(tx, items))
+
+    def confirm_stopped(self, claims: Sequence[Claim]) -> None:
+        self._db.write(lambda tx: submitting.confirm_stopped(tx, claims))
+
+    def tick(self, owner: str, tick: Tick, *, runs: Sequence[int] | None = None) -> TickOutcome:
+        """Everything that one tick of a scheduler changes, in one transaction."""
+
+        def change(tx: Tx) -> TickOutcome:
+            # Every lock at once and in one order, so that two ticks cannot wait for each other.
+            judged = [item.claim for item in tick.verdicts]
+            asking_people = [item.claim for item in tick.endings if item.question is not None]
+            lock_orchestrations(tx, [item.orchestration_row for item in (*judged, *asking_people)])
+            worked = [item.claim for item in tick.submissions] + [item.claim for item in tick.endings]
+            lock_tasks(tx, [item.task_row for item in (*judged, *worked)])
+            outcome = TickOutcome(
+                verdicts=deciding.decide(tx, tick.verdicts),
+                submissions=submitting.submit(tx, tick.submissions),
+                endings=submitting.end(tx, tick.endings),
+            )
+            submitting.confirm_stopped(tx, tick.stopped)
+            if tick.work or tick.gate or tick.gone:
+                claiming.reap(tx, gone=tick.gone)
+            if tick.work or tick.gate:
+                outcome.claims.extend(
+                    claiming.claim(tx, owner, work=tick.work, gate=tick.gate, runs=runs, new_id=self._new_id)
+                )
+            return outcome
+
+        return self._db.write(change)
+
+    def due(self, *, runs: Sequence[int] | None = None) -> bool:
+        """Whether a claim would find anything; takes no lock."""
+        return self._db.read(lambda tx: claiming.due(tx, runs=runs))
+
+    def claim_owners(self) -> list[str]:
+        """Owners of live claims."""
+        query = select(t.task.c.owner).where(t.claimed()).distinct()
+        return self._db.read(lambda tx: list(tx.conn.execute(query).scalars()))
+
+    # -- people ----------------------------------------------------------------------------------------------------
+
+    def answer(self, request_id: str, *, approved: bool, message: str = "") -> Done:
+        return self._db.write(lambda tx: asking.answer(tx, request_id, approved=approved, message=message))
+
+    def cancel(self, run: int, task: int | None = None, *, reason: str = "") -> int:
+        return self._db.write(lambda tx: cancelling.cancel(tx, run, task, reason))
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def find_run(self, prefix: str | None = None) -> int:
+        return self._db.read(lambda tx: reading.find_run(tx, prefix))
+
+    def newest_run(self, name: str | None = None) -> int | None:
+        return self._db.read(lambda tx: reading.newest_run(tx, name))
+
+    def open_runs(self) -> list[int]:
+        return self._db.read(reading.open_runs)
+
+    def run(self, run: int, *, superseded: bool = False) -> RunView:
+        return self._db.read(lambda tx: reading.run_view(tx, run, superseded=superseded))
+
+    def run_document(self, run: int) -> dict[str, Any]:
+        return self._db.read(lambda tx: reading.run_document(tx, run))
+
+    def run_state(self, run: int) -> RunState:
+        return self._db.read(lambda tx: reading.run_state(tx, run))
+
+    def counts(self, run: int) -> Mapping[str, int]:
+        return self._db.read(lambda tx: reading.count_of(tx, run))
+
+    def events(self, run: int, *, after: int = 0) -> list[EventView]:
+        return self._db.read(lambda tx: reading.events_of(tx, run, after=after))
+
+    def requests(self, run: int) -> list[RequestView]:
+        return self._db.read(lambda tx: reading.requests_of(tx, run))
+
+    def newest_contract_version(self, run: int, task_id: str) -> int:
+        return self._db.read(lambda tx: launching.newest_contract_version(tx, run, task_id))
+
+    def read_with(self, query: Callable[[Tx], Any]) -> Any:
+        """Run a reader of this package that needs several looks on one view."""
+        return self._db.read(query)
+
+    def bytes_of(self, digest: str) -> bytes:
+        """Stored bytes, digest checked. Raises ``Damaged``."""
+        data, known = self._db.read(lambda tx: reading.document_bytes(tx, digest))
+        if not known:
+            raise Damaged(f"the store has no document {digest}")
+        if data is None:
+            data = self.files.read(digest)
+        if data is None:
+            raise Damaged(f"the file of {digest} is missing: {self.files.path(digest)}")
+        return intact(digest, data)
+
+    def state_of(self, task_row: int) -> State:
+        query = select(t.task.c.state).where(t.task.c.id == task_row)
+        return State(self._db.read(lambda tx: tx.conn.execute(query).scalar_one()))

@@ -1,0 +1,116 @@
+"""What a reader of the store sees: plain values, no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from contracts.requests import Answer, RequestKind, RequestState
+from contracts.states import State
+from contracts.terms import Terms
+
+__all__ = ["AttemptView", "EventView", "RequestView", "RunState", "RunView", "TaskView"]
+
+RunState = Literal["open", "waiting", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """``ended_at`` is None while nobody has seen the child end. ``late``: the result came after the claim was over."""
+
+    row: int
+    number: int
+    generation: int
+    child_run_id: str
+    owner: str
+    parent_state_version: int
+    started_at: datetime
+    deadline_at: datetime
+    ended: str | None
+    ended_at: datetime | None
+    manifest_digest: str | None
+    decision: str | None
+    decision_digest: str | None
+    policy_version: str | None
+
+    @property
+    def late(self) -> bool:
+        return self.manifest_digest is not None and self.ended in ("lost", "deadline", "cancelled", "superseded")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    request_id: str
+    run_id: str
+    task_id: str
+    kind: RequestKind
+    question: str
+    bound_digest: str | None
+    sequence: int
+    state: RequestState
+    asked_at: datetime
+    answer: Answer | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task row with its derived words. ``word`` is what people read; ``state`` is what is stored."""
+
+    row: int
+    orchestration_row: int
+    run_id: str
+    task_id: str
+    contract_version: int
+    is_current: bool
+    parent_task_id: str | None
+    delegation_id: str
+    terms: Terms
+    terms_digest: str
+    state: State
+    ready: bool
+    generation: int
+    owner: str | None
+    claim_kind: str | None
+    lease_until: datetime | None
+    reason: str | None
+    word: str
+    why: str
+    attempts: Sequence[AttemptView]
+    requests: Sequence[RequestView]
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    row: int
+    run_id: str
+    name: str
+    sequence: int
+    objective: str
+    document: dict[str, Any]
+    authored_digest: str
+    orchestration_version: int
+    version: int
+    head: str | None
+    created_at: datetime
+    closed_at: datetime | None
+    cancelled_at: datetime | None
+    state: RunState
+    tasks: Sequence[TaskView]
+
+    @property
+    def ok(self) -> bool:
+        """Every task accepted, whole."""
+        return bool(self.tasks) and all(task.state is State.ACCEPTED for task in self.tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    number: int
+    at: datetime
+    task_id: str | None
+    verb: str
+    generation: int | None
+    owner: str | None
+    data: dict[str, Any]
