@@ -1,0 +1,9 @@
+"""The acceptance gate: judges one submitted result. It changes nothing, asks no database and waits for nobody."""
+
+from __future__ import annotations
+
+from coordinator.gate.case import Case
+from coordinator.gate.checks import load_schema
+from coordinator.gate.judge import approval_key, judge, policy_version
+
+__all__ = ["Case", "approval_key", "judge", "load_schema", "policy_version"]
