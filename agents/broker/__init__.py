@@ -1,0 +1,5 @@
+"""The tool broker: the one door through which a child reaches anything."""
+
+from agents.broker.reading import ReadBroker, ToolRefused
+
+__all__ = ["ReadBroker", "ToolRefused"]

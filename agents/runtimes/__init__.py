@@ -1,0 +1,6 @@
+"""Runtimes: who does the work of a child."""
+
+from agents.runtimes.build import Runtime, build_runtime
+from agents.runtimes.function import NoResult, SourceChanged
+
+__all__ = ["NoResult", "Runtime", "SourceChanged", "build_runtime"]

@@ -1,0 +1,229 @@
+"""One child from claim to hand-in: its assignment is built, its runtime run, its deadline and its claim watched."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contracts.errors import CoordinatorError
+from contracts.ports import Clock, SourceReader, ToolCall
+from contracts.results import Result
+from contracts.states import Outcome
+from coordinator import crash_points
+from coordinator.logs import WorkerLog, bind_context
+from coordinator.manifests import ChildArtifacts, build_manifest
+from coordinator.projection import build_assignment
+from coordinator.redaction import Redactor
+from coordinator.runtimes import load_agents
+from coordinator.store import TaskStore
+from coordinator.store.records import Claim, Ending, EndingWord, Question, Submission
+from coordinator.text import plain
+
+if TYPE_CHECKING:
+    from agents.broker import ReadBroker
+
+__all__ = ["Child", "Environment", "StopSignal"]
+
+STOP_GRACE_S = 5.0
+"""How long a child that was told to stop may take before the worker goes on without it."""
+
+SAID: dict[Outcome, EndingWord] = {
+    Outcome.FAILED: "failed",
+    Outcome.CANCELLED: "cancelled",
+    Outcome.UNKNOWN: "unknown",
+}
+
+
+class StopSignal:
+    """Implements ``contracts.ports.CancelSignal``."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._reason = ""
+
+    @property
+    def reason(self) -> str:
+        return self._reason
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        return self._event.wait(timeout_s)
+
+    def set(self, reason: str) -> None:
+        if not self._event.is_set():
+            self._reason = reason
+            self._event.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What children of one worker share."""
+
+    store: TaskStore
+    clock: Clock
+    redactor: Redactor
+    log: WorkerLog
+    reader_of: Callable[[Claim], SourceReader | None]
+    pinned_file: Callable[[Claim, str], Path]
+    folder_of: Callable[[Claim], Path | None]
+
+
+class Child:
+    """A running attempt. ``finish`` gives what goes into the store; it never raises for what the child did."""
+
+    def __init__(self, claim: Claim, environment: Environment) -> None:
+        self.claim = claim
+        self._env = environment
+        self.signal = StopSignal()
+        self._stop = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._why: str | None = None
+        self.deadline_left_s = (claim.deadline_at - claim.claimed_at) / 1e6
+        self._started_monotonic = time.monotonic()
+        self._broker: ReadBroker | None = None
+        credentials = claim.terms.resources.credentials
+        self._redactor = Redactor(os.environ, credentials) if credentials else environment.redactor
+        self._artifacts = ChildArtifacts(environment.store, self._redactor)
+        self._started_at = environment.clock()
+        self._log = environment.log.of(claim)
+
+    def stop(self, why: str) -> None:
+        """Tell the child to stop; from any thread. ``lost``: the claim is gone. ``interrupted``: the worker is leaving."""
+        self.signal.set(why)
+
+        def wake() -> None:
+            self._why = self._why or why
+            self._stop.set()
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+            self._loop.call_soon_threadsafe(wake)
+
+    async def run(self, hand_in: Callable[[Submission | Ending | Claim], None], free: Callable[[], None]) -> None:
+        """Run the child, and hand in what comes of it: a submission or an ending, or its claim once it has stopped.
+
+        ``free`` is called when the child holds no slot any more, though a function that cannot be killed may run on.
+        """
+        self._log.info("child_started")
+        work = asyncio.ensure_future(self._work())
+        stopped = asyncio.ensure_future(self._stop.wait())
+        left_s = self.deadline_left_s - (time.monotonic() - self._started_monotonic)
+        await asyncio.wait({work, stopped}, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done() and not stopped.done():
+            self._why = "deadline"
+            self.signal.set("deadline")
+        elif not work.done():
+            await asyncio.wait({work}, timeout=STOP_GRACE_S)  # to reach a safe point
+        stopped.cancel()
+        if work.done():
+            hand_in(self._conclude(work))
+            return
+        stoppable = await self._try_to_stop(work)
+        if self._why == "deadline":
+            limit = self.claim.terms.limits.deadline_s
+            still = "" if stoppable else "; its function cannot be killed and may still be running, its result is barred"
+            hand_in(Ending(self.claim, "deadline", f"not done within its deadline of {limit:g} s{still}", stopped=stoppable))
+        elif self._why == "interrupted":
+            hand_in(Ending(self.claim, "released", "the worker was told to stop", stopped=stoppable))
+        free()
+        if not stoppable:
+            with contextlib.suppress(BaseException):
+                await asyncio.wait({work})
+        if work.done() and not work.cancelled() and work.exception() is None:
+            late = self._conclude(work)
+            hand_in(late if isinstance(late, Submission) else self.claim)
+        else:
+            hand_in(self.claim)
+
+    async def _try_to_stop(self, work: asyncio.Future[Result]) -> bool:
+        """Cancel an async child; a thread cannot be. Whether it has ended."""
+        if self._stoppable:
+            work.cancel()
+            await asyncio.wait({work}, timeout=STOP_GRACE_S)
+        return work.done()
+
+    _stoppable = False
+
+    async def _work(self) -> Result:
+        bind_context(self.claim)
+        runtime, assignment = await asyncio.to_thread(self._prepare)
+        self._stoppable = runtime.stoppable
+        return await runtime.run(assignment)  # type: ignore[no-any-return]
+
+    def _prepare(self) -> tuple[Any, Any]:
+        claim, env = self.claim, self._env
+        agents = load_agents()
+        from agents.broker import ReadBroker
+
+        def on_call(call: ToolCall) -> None:
+            crash_points.reached("tool_call", claim.task_id, claim.attempt)
+            self._log.debug("tool_call", tool=call.tool, ok=call.ok)
+
+        needs_source = bool(claim.terms.resources.tools)
+        reader = env.reader_of(claim) if needs_source else None
+        broker = ReadBroker(claim.terms.resources, reader, clock=env.clock, on_call=on_call)
+        self._broker = broker
+        assignment = build_assignment(env.store, claim, tools=broker, cancel=self.signal, artifacts=self._artifacts)
+        pins = {name: pin.rpartition("@")[2] for name, pin in claim.terms.input_snapshot.items()}
+        assert claim.terms.agent is not None, claim.address
+        folder = env.folder_of(claim)
+        if folder is not None:
+            from coordinator.modules import add_folder
+
+            add_folder(folder)
+        runtime = agents.build_runtime(
+            claim.terms.agent, pins=pins, pinned_file=lambda name: env.pinned_file(claim, name)
+        )
+        return runtime, assignment
+
+    def _conclude(self, work: asyncio.Future[Result]) -> Submission | Ending:
+        """From what the child did to what goes into the store."""
+        crash_points.reached("child_returned", self.claim.task_id, self.claim.attempt)
+        error = work.exception() if not work.cancelled() else asyncio.CancelledError()
+        if error is not None:
+            word: EndingWord = "no_result" if isinstance(error, CoordinatorError) else "failed"
+            reason = str(error) if isinstance(error, CoordinatorError) else f"{type(error).__name__}: {error}"
+            clean = self._clean(reason, 1000)
+            trace = self._clean("".join(traceback.format_exception(error)), 20_000) if word == "failed" else None
+            self._log.warning("child_failed", reason=clean, trace=trace)
+            if self._why == "interrupted":
+                return Ending(self.claim, "released", f"the worker was told to stop ({clean})")
+            return Ending(self.claim, word, clean)
+        result = work.result()
+        broker = self._broker
+        assert broker is not None, self.claim.address
+        try:
+            manifest = build_manifest(
+                self.claim, result, calls=broker.calls(), read_set=broker.read_set(), shown_by=broker.shown_by(),
+                artifacts=self._artifacts, redactor=self._redactor, started_at=self._started_at,
+                finished_at=self._env.clock(),
+            )  # fmt: skip
+        except Exception as problem:
+            self._log.error("manifest_failed", trace=self._clean("".join(traceback.format_exception(problem)), 20_000))
+            return Ending(self.claim, "no_result", f"the result could not be stored: {self._clean(str(problem), 500)}")
+        blobs = self._artifacts.blobs()
+        self._log.info("child_ended", outcome=str(result.outcome))
+        if result.outcome in (Outcome.COMPLETED, Outcome.PARTIAL):
+            return Submission(self.claim, manifest, blobs)
+        if result.outcome is Outcome.BLOCKED:
+            text = self._clean(result.question, 4000) or "the child is blocked and did not say why"
+            question = Question("input", text, None, f"input:{self.claim.attempt_row}")
+            return Ending(self.claim, "blocked", f"blocked: {text[:300]}", manifest=manifest, artifacts=blobs, question=question)
+        if self._why == "interrupted" and result.outcome is Outcome.CANCELLED:
+            return Ending(self.claim, "released", "stopped at a safe point", manifest=manifest, artifacts=blobs)
+        said = self._clean(result.message, 1000)
+        ended = SAID[result.outcome]
+        return Ending(self.claim, ended, f"the child said: {said or ended}", manifest=manifest, artifacts=blobs)
+
+    def _clean(self, text: str, limit: int) -> str:
+        """Redacted before it is cut: the half of a secret would not be found."""
+        return self._redactor.text(plain(text))[0][:limit]

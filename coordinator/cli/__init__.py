@@ -1,0 +1,5 @@
+"""The ``coordinator`` command."""
+
+from coordinator.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,187 @@
+"""``status``, ``inspect`` and ``history``, and the end of ``run``: what the store says, for people and for programs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contracts.errors import BadInput
+from coordinator.cli.addresses import find
+from coordinator.cli.inspecting import print_run, print_task, run_details, task_details
+from coordinator.cli.output import INTERRUPTED, console, opened, print_json
+from coordinator.cli.progress import event_line
+from coordinator.cli.tree import (
+    answer_commands,
+    follow_up,
+    how_it_stands,
+    next_command,
+    open_requests,
+    run_tree,
+)
+from coordinator.cli.values import event_value, request_value, run_value
+from coordinator.launch import UNENFORCED
+from coordinator.store import TaskStore
+from coordinator.store.views import RunView
+from coordinator.text import shown
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["history", "inspect", "print_summary", "run_json", "run_tree", "status"]
+
+LOOK_EVERY_S = 0.5
+
+
+def status(run: str | None, *, watch: bool, store: str | None, home: Path | None, json: bool) -> int:
+    """Show how a run stands. With ``watch`` until it has ended; the exit code is then 0 only if all was accepted."""
+    with opened(store, home) as (task_store, _):
+        row = find_run(task_store, run, "status")
+        if watch:
+            return follow(task_store, row, json=json)
+        if json:
+            print_json(run_json(task_store, row))
+        else:
+            print_summary(task_store, row)
+    return 0
+
+
+def history(run: str | None, *, store: str | None, home: Path | None, json: bool) -> int:
+    with opened(store, home) as (task_store, _):
+        row = find_run(task_store, run, "history")
+        events = task_store.events(row)
+        if json:
+            print_json([event_value(event) for event in events])
+            return 0
+        out = console()
+        for event in events:
+            out.print(f"{event.at:%Y-%m-%d %H:%M:%S}Z  {event_line(event)}", soft_wrap=True)
+    return 0
+
+
+def inspect(address: str | None, *, store: str | None, home: Path | None, json: bool) -> int:
+    with opened(store, home) as (task_store, _):
+        found = find(task_store, address)
+        whole = task_store.run(found.run.row, superseded=True)
+        older = [task for task in whole.tasks if not task.is_current]
+        if found.task is None:
+            if json:
+                print_json(run_details(task_store, found.run, older))
+            else:
+                print_run(task_store, console(), found.run, older)
+                _print_next(task_store, console(), found.run)
+            return 0
+        own = [task for task in older if task.task_id == found.task.task_id]
+        only = found.attempt if "@" in (address or "") else None
+        if json:
+            print_json(task_details(task_store, found.run, found.task, own, only))
+        else:
+            print_task(task_store, console(), found.task, own, only)
+    return 0
+
+
+def find_run(store: TaskStore, name: str | None, command: str) -> int:
+    """Row of a run. The address of a task is bad input: it belongs to ``inspect``."""
+    if name is not None and "/" in name:
+        run = name.partition("/")[0]
+        what = f"`{command}` shows a run, not a task"
+        raise BadInput(f"{what}: `coordinator {command} {run}`, or `coordinator inspect {name}`")
+    return store.find_run(name)
+
+
+def run_json(store: TaskStore, row: int) -> dict[str, Any]:
+    """How a run stands, for programs."""
+    run = store.run(row)
+    return {
+        **run_value(run),
+        "requests": [request_value(request) for request in open_requests(run)],
+        "unenforced": unenforced(run),
+        "next": next_command(store, run),
+    }
+
+
+def print_summary(store: TaskStore, row: int) -> None:
+    """The tree, how it stands, what waits for a person, and what would be done next."""
+    run = store.run(row)
+    out = console()
+    out.print(run_tree(run))
+    out.print(how_it_stands(run))
+    for request in open_requests(run):
+        out.print(f"{request.request_id} asks about {request.task_id}: {shown(request.question, 500)}")
+        for command in answer_commands(store, request):
+            out.print(f"  {command}", soft_wrap=True)
+    if line := unenforced(run):
+        out.print(f"unenforced: {line}")
+    _print_next(store, out, run)
+
+
+def unenforced(run: RunView) -> str:
+    """What nothing enforced for the tasks that were worked on; empty when everything was."""
+    return UNENFORCED if any(task.attempts and task.terms.isolation == "none" for task in run.tasks) else ""
+
+
+def _print_next(store: TaskStore, out: Console, run: RunView) -> None:
+    command = next_command(store, run)
+    if command:
+        out.print(f"next: {command}", soft_wrap=True)
+    elif run.state != "ended":
+        out.print("next: run its program again; it delegates the tasks of this run as it goes")
+
+
+def follow(store: TaskStore, row: int, *, json: bool) -> int:
+    """Show a run each time it changes, until it has ended. 0 when all was accepted, else 1; 130 when left before."""
+    try:
+        if json:
+            for _ in _changes(store, row):
+                print_json(run_json(store, row), one_line=True)
+        elif sys.stdout.isatty():
+            _follow_live(store, row)
+        else:
+            out = console()
+            for number, run in enumerate(_changes(store, row)):
+                if number:
+                    out.print()
+                out.print(run_tree(run))
+                out.print(how_it_stands(run))
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    run = store.run(row)
+    if not json:
+        _print_next(store, console(), run)
+    return 0 if run.ok else 1
+
+
+def _changes(store: TaskStore, row: int) -> Iterator[RunView]:
+    """The run now, and again whenever something that a person can see has changed; the last time when it has ended."""
+    before: object = None
+    while True:
+        run = store.run(row)
+        now = [(task.row, task.word, task.why, task.owner, len(task.attempts)) for task in run.tasks]
+        if (run.state, now) != before:
+            before = (run.state, now)
+            yield run
+        if run.state == "ended":
+            return
+        time.sleep(LOOK_EVERY_S)
+
+
+def _follow_live(store: TaskStore, row: int) -> None:
+    from rich.console import Group
+    from rich.live import Live
+
+    out = console()
+    with Live(console=out, auto_refresh=False) as live:
+        while True:
+            run = store.run(row)
+            lines: list[Any] = [run_tree(run, rows_max=max((out.height - 6) // 2, 5)), how_it_stands(run)]
+            if run.state == "waiting":
+                lines.append(f"from another terminal: {next_command(store, run)}")
+            elif run.state == "open" and not any(task.owner for task in run.tasks):
+                lines.append(f"from another terminal: {follow_up(store, 'worker')}")
+            live.update(Group(*lines), refresh=True)
+            if run.state == "ended":
+                return
+            time.sleep(LOOK_EVERY_S)

@@ -1,0 +1,95 @@
+"""Where things lie: the store, and beside it artifacts, git directories, locks, logs and pinned files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.canonical import sha256_digest
+from contracts.errors import BadInput
+
+__all__ = ["Home", "default_store", "open_home"]
+
+FOLDER = ".coordinator"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folder of a store's files, and the store's address."""
+
+    url: str
+    folder: Path
+
+    @property
+    def locks(self) -> Path:
+        return self.folder / "locks"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    def own_files(self) -> tuple[Path, ...]:
+        """What lies here, so that a source around it can leave it out."""
+        if not self.url.startswith("sqlite:///"):
+            return (self.folder,)
+        file = Path(self.url.removeprefix("sqlite:///"))
+        return (self.folder, *(file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")))
+
+    def git_dir(self, name: str) -> Path:
+        return self.folder / "git" / name
+
+    def pinned_file(self, name: str, digest: str, data: bytes) -> Path:
+        """Path of a pinned file's exact bytes, read-only, for loaders that want a path."""
+        from coordinator.store.filesystem import write_durable
+
+        path = self.folder / "files" / digest.removeprefix("sha256:") / Path(name).name
+        if not (path.is_file() and sha256_digest(path.read_bytes()) == digest):
+            path.unlink(missing_ok=True)
+            write_durable(path, data)
+            path.chmod(0o444)
+        return path
+
+
+def open_home(store: str | None = None, home: str | Path | None = None, *, cwd: Path | None = None) -> Home:
+    """Locate the store: ``store``, else ``$COORDINATOR_STORE``, else ``.coordinator/store.db`` at the git root.
+
+    With PostgreSQL ``home`` (else the user's state folder) holds the files. Raises ``BadInput``.
+    """
+    url = store or os.environ.get("COORDINATOR_STORE") or str(default_store(cwd or Path.cwd()))
+    if url.startswith(("postgres:", "postgresql:", "postgresql+")):
+        folder = Path(home).absolute() if home else _state_folder() / sha256_digest(url.encode())[7:19]
+        folder.mkdir(parents=True, exist_ok=True)
+        return Home(url, folder)
+    path = url.removeprefix("sqlite:///") if url.startswith("sqlite:") else url
+    if "://" in path or not path:
+        raise BadInput(f"--store {url!r}: use sqlite:///PATH or postgresql://…")
+    file = Path(path).absolute()
+    if home:
+        folder = Path(home).absolute()
+    elif file.parent.name == FOLDER:
+        folder = file.parent
+    else:
+        folder = file.with_name(file.name + "-files")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder.name == FOLDER and not (folder / ".gitignore").exists():
+            (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+    except OSError as error:
+        from contracts.errors import StoreUnavailable
+
+        raise StoreUnavailable(f"cannot make {folder}: {error.strerror}; give --store a path that can be written") from error
+    return Home(f"sqlite:///{file}", folder)
+
+
+def default_store(cwd: Path) -> Path:
+    """``.coordinator/store.db`` at the top of the git work tree that ``cwd`` is in, else in ``cwd``."""
+    for folder in (cwd, *cwd.parents):
+        if (folder / ".git").exists():
+            return folder / FOLDER / "store.db"
+    return cwd / FOLDER / "store.db"
+
+
+def _state_folder() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "coordinator"

@@ -1,0 +1,395 @@
+"""From an authored orchestration to a run: pins resolved, defaults written out, everything linted at once."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from contracts.base import JSON
+from contracts.canonical import canonical_bytes, digest_of, sha256_digest
+from contracts.documents import pydantic_faults
+from contracts.errors import BadInput, Fault, Refused
+from contracts.lint import lint_orchestration, overlapping_tasks
+from contracts.orchestration import Orchestration, Source, Task
+from contracts.terms import Terms
+from coordinator.gate import load_schema
+from coordinator.home import Home
+from coordinator.modules import module_file
+from coordinator.store import TaskStore
+from coordinator.store.database import Blob
+from coordinator.store.records import NewRun, NewTask
+from workspaces import SourcePin, fetch_source, pin_source
+
+__all__ = ["UNENFORCED", "Launched", "Plan", "launch", "open_program", "plan_delegation", "plan_launch"]
+
+UNENFORCED = (
+    "isolation: none. Network, files outside the tools and credentials are not enforced: the child is trusted code "
+    "in the worker's process"
+)
+
+
+@dataclass(slots=True)
+class Plan:
+    """All that launching would do. ``faults`` refuse it; ``warnings`` are said."""
+
+    orchestration: Orchestration
+    pin: SourcePin | None
+    files: dict[str, bytes]
+    terms: dict[str, Terms]
+    faults: list[Fault] = field(default_factory=list)
+    warnings: list[Fault] = field(default_factory=list)
+
+    @property
+    def authored_digest(self) -> str:
+        """What *the same file* means: its content, the files it names, its inputs and the place of its source."""
+        names = {name: sha256_digest(data) for name, data in self.files.items()}
+        return digest_of([self.orchestration.document(), names, self.pin.origin if self.pin else None])
+
+    @property
+    def unenforced(self) -> dict[str, str]:
+        """task id -> what nothing will enforce for it here."""
+        return {task_id: UNENFORCED for task_id, terms in self.terms.items() if terms.isolation == "none"}
+
+    def refuse(self) -> None:
+        """Raise ``BadInput`` with every fault, if there is one."""
+        if self.faults:
+            raise BadInput(self.faults)
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """``how``: created, continued, or amended. ``moved`` names a commit that the source's ref has moved on to."""
+
+    run_id: str
+    row: int
+    how: str
+    moved: str | None = None
+
+
+def plan_launch(
+    orchestration: Orchestration,
+    *,
+    inputs: Mapping[str, JSON] | None = None,
+    source: Path | None = None,
+    pin: SourcePin | None = None,
+    exclude: Collection[Path] = (),
+    known_tasks: Collection[str] = (),
+) -> Plan:
+    """Resolve pins, read the named files, issue terms and lint. Reads only; faults are collected, not raised.
+
+    ``inputs`` override the file's; ``source`` takes the place of the file's repository; ``pin`` keeps an earlier pin; ``exclude``
+    names the store's own files, which are no part of a plain folder; ``known_tasks`` may be needed though they are not here.
+    """
+    unknown = sorted(set(inputs or {}) - set(orchestration.inputs))
+    faults = [
+        Fault(f"inputs.{name}", "the orchestration has no such input", f"known: {', '.join(orchestration.inputs) or 'none'}")
+        for name in unknown
+    ]
+    folder = orchestration.folder
+    merged = orchestration.model_copy(update={"inputs": {**orchestration.inputs, **(inputs or {})}})
+    merged._folder = folder
+    report = lint_orchestration(merged, known_tasks=known_tasks)
+    faults += report.errors
+    if pin is None:
+        try:
+            pin = _pin(merged, source, exclude)
+        except BadInput as error:
+            faults += [Fault("source", fault.message, fault.hint) if not fault.path else fault for fault in error.faults]
+    files: dict[str, bytes] = {}
+    terms: dict[str, Terms] = {}
+    for task_id, task in merged.tasks.items():
+        snapshot, own_faults = _snapshot(task, folder, f"tasks.{task_id}", files)
+        faults += own_faults
+        if task.resources.tools and merged.source is None and source is None:
+            what = f"{', '.join(task.resources.tools)} read the source, but the orchestration names none"
+            faults.append(Fault(f"tasks.{task_id}.resources.tools", what, "add 'source: {repo: .}'"))
+        if pin is not None:
+            snapshot["repo_ref"] = pin.repo_ref()
+        terms[task_id] = issue_task(task, task_id, 1, snapshot, merged.inputs)
+    return Plan(merged, pin, files, terms, faults, report.warnings)
+
+
+def issue_task(
+    task: Task, task_id: str, contract_version: int, snapshot: Mapping[str, str], inputs: Mapping[str, JSON]
+) -> Terms:
+    """Authored becomes issued: every default written out, every name pinned."""
+    return Terms(
+        task_id=task_id,
+        contract_version=contract_version,
+        objective=task.objective,
+        input_snapshot=dict(sorted(snapshot.items())),
+        inputs=dict(inputs),
+        agent=task.agent,
+        needs=task.needs,
+        workspace=task.workspace,
+        isolation=task.isolation,
+        resources=task.resources,
+        budget=task.budget,
+        limits=task.limits,
+        required_evidence=task.required_evidence,
+        acceptance=task.acceptance,
+    )
+
+
+def _pin(orchestration: Orchestration, source: Path | None, exclude: Collection[Path]) -> SourcePin | None:
+    if source is not None:
+        return pin_source(source.absolute(), orchestration.source.ref if orchestration.source else "HEAD", exclude=exclude)
+    if orchestration.source is None:
+        return None
+    return pin_source(orchestration.folder / orchestration.source.repo, orchestration.source.ref, exclude=exclude)
+
+
+def _snapshot(task: Task, folder: Path, path: str, files: dict[str, bytes]) -> tuple[dict[str, str], list[Fault]]:
+    """Pins of the files that a task names: ``name -> name@digest``; their bytes are added to ``files``."""
+    faults: list[Fault] = []
+    snapshot: dict[str, str] = {}
+
+    def pin(name: str, where: str, file: Path) -> bytes | None:
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            faults.append(Fault(where, f"cannot read {name!r}: {error.strerror}", f"it is looked for as {file}"))
+            return None
+        files[name] = data
+        snapshot[name] = f"{Path(name).name}@{sha256_digest(data)}"
+        return data
+
+    place, name = task.agent.function.rsplit(":", 1)
+    where = f"{path}.agent.function"
+    try:
+        file = folder / place if task.agent.file is not None else module_file(place, folder)
+    except BadInput as error:
+        faults.append(Fault(where, error.faults[0].message, error.faults[0].hint))
+    else:
+        data = pin(place, where, file)
+        if data is not None and not _defines(data, name):
+            faults.append(Fault(where, f"{place} has no function {name!r} at its top level"))
+    for position, check in enumerate(task.acceptance):
+        if check.json_schema is not None:
+            _pin_schema(pin, check.json_schema, f"{path}.acceptance[{position}].json_schema", folder, faults)
+    for position, item in enumerate(task.required_evidence):
+        if item.schema_file is not None:
+            _pin_schema(pin, item.schema_file, f"{path}.required_evidence[{position}].schema", folder, faults)
+    return snapshot, faults
+
+
+def _pin_schema(
+    pin: Callable[[str, str, Path], bytes | None], name: str, where: str, folder: Path, faults: list[Fault]
+) -> None:
+    data = pin(name, where, folder / name)
+    if data is not None:
+        try:
+            load_schema(name, data)
+        except BadInput as error:
+            faults += error.faults
+
+
+def _defines(source: bytes, name: str) -> bool:
+    import ast
+
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in tree.body:
+        if isinstance(node, defined) and node.name == name:
+            return True
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and any((a.asname or a.name) == name for a in node.names):
+            return True
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+            return True
+    return False
+
+
+def run_document(plan: Plan, git_dir: str | None) -> dict[str, Any]:
+    """What is stored of a run besides its tasks."""
+    orchestration = plan.orchestration
+    return {
+        "schema": "coordinator/run/v1",
+        "name": orchestration.name,
+        "objective": orchestration.objective,
+        "authored": orchestration.document(),
+        "folder": str(orchestration.folder),
+        "source": plan.pin.to_json() if plan.pin else None,
+        "git_dir": git_dir,
+        "files": {name: sha256_digest(data) for name, data in sorted(plan.files.items())},
+    }
+
+
+def launch(
+    store: TaskStore, home: Home, plan: Plan, *, new: bool = False, as_new_version: bool = False, closed: bool = True
+) -> Launched:
+    """Create a run, or continue the open one of the same name and content.
+
+    Raises ``BadInput`` for faults, ``Refused`` when an open run of this name has other content and neither ``new`` nor
+    ``as_new_version`` is given.
+    """
+    plan.refuse()
+    for _ in range(10):
+        existing = None if new else _open_run(store, plan.orchestration.name)
+        if existing is not None:
+            run = store.run(existing)
+            if run.authored_digest == plan.authored_digest:
+                pinned = (run.document["source"] or {}).get("commit")
+                moved = plan.pin.commit if plan.pin and plan.pin.commit != pinned else None
+                return Launched(run.run_id, run.row, "continued", moved)
+            if as_new_version:
+                return amend(store, home, plan, existing)
+            raise Refused(
+                f"run {run.run_id} is open and was launched from other content:\n{difference(store, existing, plan)}\n"
+                "Give --as-new-version to replace what changed in it, or --new to start another run beside it"
+            )
+        git_dir = None
+        if plan.pin is not None:
+            git_dir = f"{plan.orchestration.name}-{secrets.token_hex(4)}.git"
+            fetch_source(plan.pin, home.git_dir(git_dir), exclude=home.own_files())
+        tasks = [NewTask(terms, task_id) for task_id, terms in plan.terms.items()]
+        record = NewRun(
+            name=plan.orchestration.name,
+            document=Blob.of(run_document(plan, git_dir)),
+            authored_digest=plan.authored_digest,
+            head=plan.pin.commit if plan.pin else None,
+            closed=closed,
+            tasks=tasks,
+            overlaps=overlapping_tasks(plan.orchestration.tasks),
+            files=[store.files.make_durable(data) for data in plan.files.values()],
+        )
+        run_id = store.create_run(record, beside_open=new)
+        if run_id is not None:
+            return Launched(run_id, store.find_run(run_id), "created")
+        if git_dir is not None:  # another program was first
+            shutil.rmtree(home.git_dir(git_dir), ignore_errors=True)
+    raise Refused(f"runs named {plan.orchestration.name} are launched faster than this one can be; try again")
+
+
+def open_program(
+    store: TaskStore,
+    home: Home,
+    name: str,
+    *,
+    objective: str,
+    source: str | Source | None,
+    inputs: dict[str, JSON],
+) -> Launched:
+    """The open run of a program that delegates as it goes; made when there is none. Raises ``BadInput``, ``Refused``."""
+    authored = {"name": name, "objective": objective, "inputs": inputs, "source": source, "tasks": {}}
+    orchestration = _validated(authored)
+    pin = _pin(orchestration, None, home.own_files())
+    return launch(store, home, Plan(orchestration, pin, {}, {}), closed=False)
+
+
+def _validated(authored: dict[str, Any]) -> Orchestration:
+    try:
+        return Orchestration.model_validate(authored)
+    except ValidationError as error:
+        raise BadInput(pydantic_faults(error, None)) from None
+
+
+def plan_delegation(store: TaskStore, row: int, terms: Task | Mapping[str, Any], delegation_id: str) -> Plan:
+    """Issue the terms of one child of a program, against the run's pins.
+
+    Raises ``Refused``, naming what differs, when the id was used with other terms.
+    """
+    document = store.run_document(row)
+    task = terms.model_dump(mode="json", by_alias=True, exclude_unset=True) if isinstance(terms, Task) else dict(terms)
+    orchestration = _validated({**document["authored"], "tasks": {delegation_id: task}})
+    pin = SourcePin.from_json(document["source"]) if document["source"] else None
+    run = store.run(row)
+    plan = plan_launch(orchestration, pin=pin, known_tasks=[known.task_id for known in run.tasks])
+    for known in run.tasks:
+        asked = plan.terms[delegation_id]
+        if known.delegation_id == delegation_id and not plan.faults and known.terms_digest != asked.digest:
+            lines: list[str] = []
+            _compare("", known.terms.canonical(), asked.canonical(), lines)
+            raise Refused(
+                f"delegation {delegation_id!r} of {run.run_id} was issued with other terms:\n" + "\n".join(lines[:30])
+                + "\nUse a new delegation_id for other work, or put the terms back"
+            )
+    return plan
+
+
+def _open_run(store: TaskStore, name: str) -> int | None:
+    row = store.newest_run(name)
+    return row if row is not None and store.run_state(row) != "ended" else None
+
+
+def amend(store: TaskStore, home: Home, plan: Plan, row: int) -> Launched:
+    """Make a new orchestration version: what changed, and all that needs it, is issued anew; the rest stays."""
+    run = store.run(row)
+    before = run.document["authored"]["source"]
+    keeps_source = before == plan.orchestration.document()["source"] and run.document["source"] is not None
+    git_dir = run.document["git_dir"]
+    if keeps_source:
+        plan = plan_launch(plan.orchestration, pin=SourcePin.from_json(run.document["source"]))
+        plan.refuse()
+    elif plan.pin is not None:
+        git_dir = f"{plan.orchestration.name}-{secrets.token_hex(4)}.git"
+        fetch_source(plan.pin, home.git_dir(git_dir), exclude=home.own_files())
+    current = {task.task_id: task for task in run.tasks if task.parent_task_id is None}
+    changed = {task_id for task_id, terms in plan.terms.items() if not _same_terms(current.get(task_id), terms)}
+    dependents = {task_id: [need.task for need in terms.needs] for task_id, terms in plan.terms.items()}
+    growing = True
+    while growing:
+        below = {task_id for task_id, needs in dependents.items() if task_id not in changed and changed & set(needs)}
+        changed |= below
+        growing = bool(below)
+    replaced = []
+    for task_id, terms in plan.terms.items():
+        if task_id in changed:
+            version = store.newest_contract_version(row, task_id) + 1
+            replaced.append(NewTask(terms.model_copy(update={"contract_version": version}), task_id))
+    store.amend(
+        row,
+        expected_version=run.orchestration_version,
+        document=Blob.of(run_document(plan, git_dir)),
+        authored_digest=plan.authored_digest,
+        replaced=replaced,
+        removed=sorted(set(current) - set(plan.terms)),
+        overlaps=overlapping_tasks(plan.orchestration.tasks),
+        files=[store.files.make_durable(data) for data in plan.files.values()],
+    )
+    return Launched(run.run_id, row, "amended")
+
+
+def _same_terms(current: Any, terms: Terms) -> bool:
+    if current is None:
+        return False
+    same: bool = terms.model_copy(update={"contract_version": current.contract_version}).digest == current.terms_digest
+    return same
+
+
+def difference(store: TaskStore, row: int, plan: Plan) -> str:
+    """What differs between an open run and a plan, one line each, for people."""
+    document = store.run(row).document
+    lines: list[str] = []
+    _compare("", document["authored"], plan.orchestration.document(), lines)
+    files = {name: sha256_digest(data) for name, data in plan.files.items()}
+    for name in sorted(set(files) | set(document["files"])):
+        if files.get(name) != document["files"].get(name):
+            word = "changed" if name in files and name in document["files"] else "added" if name in files else "removed"
+            lines.append(f"  file {name}: {word}")
+    origin = (document["source"] or {}).get("origin")
+    now = plan.pin.origin if plan.pin else None
+    if origin != now:
+        lines.append(f"  source: {origin} -> {now}")
+    return "\n".join(lines[:30] + ([f"  … and {len(lines) - 30} more"] if len(lines) > 30 else []))
+
+
+def _compare(path: str, old: Any, new: Any, lines: list[str]) -> None:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(set(old) | set(new)):
+            _compare(f"{path}.{key}" if path else str(key), old.get(key), new.get(key), lines)
+    elif old != new:
+
+        def short(value: Any) -> str:
+            text = canonical_bytes(value).decode()
+            return text if len(text) <= 80 else text[:77] + "…"
+
+        lines.append(f"  {path}: {short(old)} -> {short(new)}")

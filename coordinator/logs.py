@@ -1,0 +1,67 @@
+"""JSON logs by structlog, one file a worker: run, task, attempt and generation on every line of a child, from every thread.
+
+The host program's own structlog configuration is neither used nor changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from coordinator.redaction import Redactor
+    from coordinator.store.records import Claim
+
+__all__ = ["WorkerLog"]
+
+
+class WorkerLog:
+    """The log of one worker. Secrets are redacted here like everywhere else."""
+
+    def __init__(self, path: Path, *, redactor: Redactor, owner: str) -> None:
+        import structlog
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+        def redact(_logger: Any, _name: str, entry: Any) -> Any:
+            if self._file.closed:  # a function that cannot be killed may outlive its worker
+                raise structlog.DropEvent
+            return redactor.value({key: value if _is_json(value) else str(value) for key, value in entry.items()})[0]
+
+        self.logger: FilteringBoundLogger = structlog.wrap_logger(
+            structlog.WriteLogger(self._file),
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.format_exc_info,
+                redact,
+                structlog.processors.JSONRenderer(ensure_ascii=True),
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        ).bind(owner=owner)
+
+    def of(self, claim: Claim) -> FilteringBoundLogger:
+        """A logger whose lines name the attempt."""
+        return self.logger.bind(
+            run=claim.run_id, task=claim.task_id, attempt=claim.attempt, generation=claim.generation
+        )
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def bind_context(claim: Claim) -> None:
+    """Let what a child logs through structlog itself name its attempt too (by ``merge_contextvars``)."""
+    import structlog
+
+    structlog.contextvars.bind_contextvars(
+        run=claim.run_id, task=claim.task_id, attempt=claim.attempt, generation=claim.generation
+    )
+
+
+def _is_json(value: object) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool, list, dict))

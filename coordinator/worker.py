@@ -1,0 +1,270 @@
+"""A worker: takes claims for free slots, runs children, judges results, and brings it all in, one transaction a tick."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from contracts.errors import StaleClaim
+from contracts.ports import Clock
+from contracts.states import ClaimKind
+from coordinator import crash_points
+from coordinator.children import Child, Environment
+from coordinator.gating import judge_claims
+from coordinator.home import Home
+from coordinator.leases import LeaseKeeper
+from coordinator.locks import OwnerLock, forget_owner, owner_is_gone
+from coordinator.logs import WorkerLog
+from coordinator.redaction import Redactor
+from coordinator.sources import Sources
+from coordinator.store import TaskStore, Tick, TickOutcome
+from coordinator.store.records import Claim, Done, Ending, Submission, Verdict
+from coordinator.store.task_store import utc_now
+
+__all__ = ["DEFAULT_SLOTS", "Worker"]
+
+DEFAULT_SLOTS = 4
+GATE_BATCH = 64
+POLL_S = 0.25
+"""How often an idle worker looks for what other processes have made eligible."""
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """What children and the gate have finished since the last tick."""
+
+    submissions: list[Submission] = field(default_factory=list)
+    endings: list[Ending] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    stopped: list[Claim] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.submissions or self.endings or self.verdicts or self.stopped)
+
+
+class Worker:
+    """Works on the open runs of a store until they end, wait for people, or it is told to stop.
+
+    ``runs``: rows of the runs to work on; None means all that are open. ``claims_max``: for tests and demonstrations, how many
+    claims it takes at most.
+    """
+
+    def __init__(
+        self,
+        store: TaskStore,
+        home: Home,
+        *,
+        slots: int = DEFAULT_SLOTS,
+        runs: Sequence[int] | None = None,
+        name: str = "worker",
+        clock: Clock = utc_now,
+        claims_max: int | None = None,
+        keep_going: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.owner = f"{name}-{secrets.token_hex(4)}"
+        self._store = store
+        self._home = home
+        self._slots = slots
+        self._runs = runs
+        self._clock = clock
+        self._claims_left = claims_max
+        self._keep_going = keep_going
+        self._inbox = _Inbox()
+        self._children: dict[str, tuple[Child, asyncio.Task[None]]] = {}
+        self._to_judge: list[Claim] = []
+        self._gate_next = True
+        self._judging: asyncio.Task[None] | None = None
+        self._wake: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+        self._look_now = False
+        self._sources = Sources(store, home)
+        self._redactor = Redactor(os.environ)
+
+    def stop(self) -> None:
+        """Stop taking work, let children reach a safe point, give claims back; from any thread."""
+        self._stopping = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Look at the store now; from any thread."""
+        self._look_now = True
+        if self._loop is not None and self._wake is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def run(self) -> None:
+        """Work. Raises ``StoreUnavailable`` when the store stays away; claims are then left to their leases.
+
+        Cancelled, it stops like after ``stop``; cancelled again, it leaves at once.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        lock = OwnerLock(self._home.locks, self.owner)
+        self._keeper = LeaseKeeper(self._store.renew)
+        self._log = WorkerLog(self._home.logs / f"{self.owner}.jsonl", redactor=self._redactor, owner=self.owner)
+        self._environment = Environment(
+            store=self._store,
+            clock=self._clock,
+            redactor=self._redactor,
+            log=self._log,
+            reader_of=self._sources.reader,
+            pinned_file=self._sources.pinned_file,
+            folder_of=self._sources.folder,
+        )
+        work = asyncio.ensure_future(self._loop_until_done())
+        try:
+            try:
+                await asyncio.shield(work)
+            except asyncio.CancelledError:
+                self.stop()
+                await work
+                raise
+            finally:
+                if work.done() and not work.cancelled() and work.exception() is None:
+                    lock.release()
+        finally:
+            for child, _ in self._children.values():
+                child.stop("lost: the worker has ended")
+            self._keeper.close()
+            self._sources.close()
+            self._log.close()
+
+    async def _loop_until_done(self) -> None:
+        assert self._wake is not None
+        asked_to_stop = False
+        next_look = 0.0
+        while True:
+            self._wake.clear()
+            if self._look_now:
+                self._look_now, next_look = False, 0.0
+            if self._stopping and not asked_to_stop:
+                asked_to_stop = True
+                for child, _ in self._children.values():
+                    child.stop("interrupted")
+            looks = not self._stopping and time.monotonic() >= next_look
+            if self._inbox or looks:
+                won = await self._tick(looks)
+                if won or self._inbox:
+                    continue
+                next_look = time.monotonic() + POLL_S * random.uniform(0.8, 1.2)
+            if not self._children and self._judging is None and not self._inbox:
+                if self._stopping or await self._is_over():
+                    return
+            timeout = None if self._stopping else max(next_look - time.monotonic(), 0.001)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), timeout)
+
+    async def _is_over(self) -> bool:
+        if self._keep_going():
+            return False
+        if self._claims_left is not None and self._claims_left <= 0:
+            return True
+        if self._runs is None:
+            return not await asyncio.to_thread(self._store.open_runs)
+        states = [await asyncio.to_thread(self._store.run_state, run) for run in self._runs]
+        return "open" not in states
+
+    async def _tick(self, looks: bool) -> int:
+        """One transaction: bring in what is finished, and take what there is room for. How many claims were won."""
+        inbox, self._inbox = self._inbox, _Inbox()
+        items: list[Submission | Ending | Verdict] = [*inbox.submissions, *inbox.endings, *inbox.verdicts]
+        for item in items:
+            self._keeper.remove(item.claim)
+        for verdict in inbox.verdicts:
+            crash_points.reached("judged", verdict.claim.task_id, verdict.claim.attempt)
+        work, gate = self._room() if looks else (0, 0)
+        gone: list[str] = []
+        if not inbox and not await asyncio.to_thread(self._something_due, work, gate, gone):
+            return 0
+        tick = Tick(inbox.submissions, inbox.endings, inbox.verdicts, inbox.stopped, gone, work, gate)
+        outcome = await asyncio.to_thread(self._store.tick, self.owner, tick, runs=self._runs)
+        for owner in gone:
+            forget_owner(self._home.locks, owner)
+        self._report(inbox, outcome)
+        for claim in outcome.claims:
+            self._start(claim)
+        return len(outcome.claims)
+
+    def _room(self) -> tuple[int, int]:
+        work = max(self._slots - len(self._children), 0)
+        gate = GATE_BATCH if self._judging is None else 0
+        if self._claims_left is not None:
+            # Only one of the two at a time, by turns, so that the limit is kept exactly.
+            self._gate_next = not self._gate_next
+            gate, work = (min(gate, self._claims_left), 0) if self._gate_next else (0, min(work, self._claims_left))
+        return work, gate
+
+    def _something_due(self, work: int, gate: int, gone: list[str]) -> bool:
+        """Whether a tick is worth a write transaction. Fills ``gone`` with owners proved to be dead."""
+        for owner in self._store.claim_owners():
+            if owner != self.owner and owner_is_gone(self._home.locks, owner):
+                gone.append(owner)
+        return bool(gone) or (bool(work or gate) and self._store.due(runs=self._runs))
+
+    def _report(self, inbox: _Inbox, outcome: TickOutcome) -> None:
+        for submission, done in zip(inbox.submissions, outcome.submissions, strict=True):
+            claim = submission.claim
+            self._log.of(claim).info("submitted" if isinstance(done, Done) else "late_result", detail=str(done))
+            if isinstance(done, StaleClaim):
+                # Refused for its deadline, the claim is still there and has to be ended; refused as stale, this is a no-op.
+                self._inbox.endings.append(Ending(claim, "deadline", str(done)))
+            crash_points.reached("submitted", claim.task_id, claim.attempt)
+        for ending, ended in zip(inbox.endings, outcome.endings, strict=True):
+            self._log.of(ending.claim).info("ended", word=ending.word, detail=str(ended))
+        for verdict, decided in zip(inbox.verdicts, outcome.verdicts, strict=True):
+            self._log.of(verdict.claim).info("decided", decision=verdict.decision.decision, detail=str(decided))
+            crash_points.reached("decided", verdict.claim.task_id, verdict.claim.attempt)
+
+    def _start(self, claim: Claim) -> None:
+        if self._claims_left is not None:
+            self._claims_left -= 1
+        crash_points.reached("claimed", claim.task_id, claim.attempt)
+        if claim.kind is ClaimKind.WORK:
+            child = Child(claim, self._environment)
+            self._keeper.add(claim, lambda error: child.stop(f"lost: {error}"))
+            task = asyncio.ensure_future(child.run(self._hand_in, lambda: self._free(claim)))
+            self._children[claim.token] = (child, task)
+            task.add_done_callback(lambda done: self._child_done(claim, done))
+        else:
+            self._keeper.add(claim, lambda error: None)
+            self._to_judge.append(claim)
+            if self._judging is None:
+                self._judging = asyncio.ensure_future(self._judge())
+
+    async def _judge(self) -> None:
+        await asyncio.sleep(0)  # until all claims of this tick are in
+        batch, self._to_judge = self._to_judge, []
+        try:
+            results = await asyncio.to_thread(judge_claims, self._store, self._sources, batch, self._clock)
+            self._inbox.verdicts += results
+        finally:
+            self._judging = None
+            self.wake()
+
+    def _hand_in(self, item: Submission | Ending | Claim) -> None:
+        if isinstance(item, Submission):
+            self._inbox.submissions.append(item)
+        elif isinstance(item, Ending):
+            self._inbox.endings.append(item)
+        else:
+            self._inbox.stopped.append(item)
+        self.wake()
+
+    def _free(self, claim: Claim) -> None:
+        """The slot is free, even if a function that cannot be killed runs on."""
+        self._children.pop(claim.token, None)
+        self.wake()
+
+    def _child_done(self, claim: Claim, task: asyncio.Task[None]) -> None:
+        self._free(claim)
+        if not task.cancelled() and task.exception() is not None:
+            self._log.of(claim).error("child_crashed", exc_info=task.exception())
+            reason, _ = self._redactor.text(f"the coordinator failed: {task.exception()!r}")
+            self._inbox.endings.append(Ending(claim, "unknown", reason[:500]))

@@ -1,0 +1,82 @@
+"""What the documentation shows is run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contracts.orchestration import Orchestration
+from contracts.states import transition_table
+from coordinator.launch import plan_launch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def code_blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def run_script(folder: Path, code: str) -> str:
+    (folder / "script.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_readme_example_runs_as_it_stands(tmp_path: Path) -> None:
+    [code] = code_blocks("README.md", "python")
+
+    assert run_script(tmp_path, code) == "{'files': 1}\n"
+
+
+def test_the_python_page_runs_and_goes_on_when_it_is_run_again(tmp_path: Path) -> None:
+    [code] = code_blocks("docs/python.md", "python")
+
+    assert run_script(tmp_path, code) == "accepted {'total': 42}\n"
+    assert run_script(tmp_path, code) == "accepted {'total': 42}\n"
+
+
+def test_the_orchestration_page_shows_a_file_that_would_be_launched(tmp_path: Path) -> None:
+    [text] = code_blocks("docs/orchestration.md", "yaml")
+    (tmp_path / "survey.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "files.schema.json").write_text('{"type": "object"}', encoding="utf-8")
+    (tmp_path / "survey.py").write_text("def files(a): ...\ndef summary(a): ...\n", encoding="utf-8")
+
+    plan = plan_launch(Orchestration.from_file(tmp_path / "survey.yaml"))
+
+    assert plan.faults == []
+    assert set(plan.terms) == {"files", "summary"}
+
+
+@pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
+def test_links_between_pages_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    broken = [
+        target
+        for target in re.findall(r"\]\(([^)#:]+)\)", text)
+        if not ((ROOT / page).parent / target).exists()
+    ]
+
+    assert broken == []
+
+
+def test_the_table_of_transitions_is_the_one_in_the_code() -> None:
+    assert transition_table() in (ROOT / "docs/states.md").read_text(encoding="utf-8")
+
+
+def test_every_command_has_its_row() -> None:
+    page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    listed = subprocess.run(
+        [sys.executable, "-m", "coordinator", "--help"], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    commands = re.findall(r"^  ([a-z]+) {2,}", listed, re.MULTILINE)
+
+    assert len(commands) >= 12
+    assert [command for command in commands if f"`{command}" not in page] == []
