@@ -188,7 +188,9 @@ class Terms(StrictModel):
     def from_canonical(cls, value: dict[str, Any]) -> Terms:
         """Inverse of ``canonical``. Raises ``VersionRefused`` for a version that this program does not know."""
         if value.get("schema") != SCHEMA_VERSION:
-            raise VersionRefused(f"terms have the schema {value.get('schema')!r}; this program knows {SCHEMA_VERSION!r}")
+            raise VersionRefused(
+                f"terms have the schema {value.get('schema')!r}; this program knows {SCHEMA_VERSION!r}"
+            )
         budget = dict(value["budget"])
         micros = budget.pop("max_cost_micro_usd")
         budget["max_cost_usd"] = None if micros is None else micros / MICRO

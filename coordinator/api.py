@@ -32,11 +32,13 @@ T = TypeVar("T")
 class AsyncCoordinator:
     """Launches orchestrations and works on them in this process; other workers of the same store may join.
 
-    ``store``: ``sqlite:///PATH``, a path, or ``postgresql://…``; None means ``$COORDINATOR_STORE``, else ``.coordinator/store.db`` at
-    the git root. ``workers``: how many children run side by side here.
+    ``store``: ``sqlite:///PATH``, a path, or ``postgresql://…``; None means ``$COORDINATOR_STORE``, else
+    ``.coordinator/store.db`` at the git root. ``workers``: how many children run side by side here.
     """
 
-    def __init__(self, store: str | None = None, *, home: str | Path | None = None, workers: int = DEFAULT_SLOTS) -> None:
+    def __init__(
+        self, store: str | None = None, *, home: str | Path | None = None, workers: int = DEFAULT_SLOTS
+    ) -> None:
         if workers < 1:
             raise BadInput(f"workers={workers}: at least one child must be able to run")
         self.home: Home = open_home(store, home)
@@ -67,9 +69,7 @@ class AsyncCoordinator:
         Raises ``BadInput`` with every fault, ``Refused`` when an open run of this name has other content.
         """
         plan = await asyncio.to_thread(plan_launch, orchestration, inputs=inputs, exclude=self.home.own_files())
-        launched = await asyncio.to_thread(
-            launch, self.store, self.home, plan, new=new, as_new_version=as_new_version
-        )
+        launched = await asyncio.to_thread(launch, self.store, self.home, plan, new=new, as_new_version=as_new_version)
         await Worker(self.store, self.home, slots=self._workers, runs=[launched.row]).run()
         return await asyncio.to_thread(run_result, self.store, launched.row)
 
@@ -85,16 +85,14 @@ class AsyncCoordinator:
     ) -> AsyncIterator[AsyncRun]:
         """A run whose children are delegated as the program goes.
 
-        Running the program again after a crash goes on with the same run: a child is found by its ``delegation_id``. Leaving the
-        block normally closes the run; leaving it by an exception does not.
+        Running the program again after a crash goes on with the same run: a child is found by its ``delegation_id``.
+        Leaving the block normally closes the run; leaving it by an exception does not.
         """
         launched = await asyncio.to_thread(
             open_program, self.store, self.home, name, objective=objective, source=source, inputs=dict(inputs or {})
         )
         working = True
-        worker = Worker(
-            self.store, self.home, slots=self._workers, runs=[launched.row], keep_going=lambda: working
-        )
+        worker = Worker(self.store, self.home, slots=self._workers, runs=[launched.row], keep_going=lambda: working)
         task = asyncio.ensure_future(worker.run())
         run = AsyncRun(self.store, self.home, launched, worker, task, grant)
         try:
@@ -123,7 +121,8 @@ class AsyncCoordinator:
         await asyncio.to_thread(self.store.answer, request_id, approved=approve, message=message)
 
     async def cancel(self, run: str, task_id: str | None = None, *, reason: str = "") -> int:
-        """Cancel a run or one task with all below it; how many tasks that ended. Raises ``WrongState`` when it is too late."""
+        """Cancel a run or one task with all below it; how many tasks that ended. Raises ``WrongState`` when it is too
+        late."""
         row = await asyncio.to_thread(self.store.find_run, run)
         task = None
         if task_id is not None:
@@ -138,7 +137,13 @@ class AsyncRun:
     """A run of a program that delegates as it goes."""
 
     def __init__(
-        self, store: TaskStore, home: Home, launched: Launched, worker: Worker, task: asyncio.Task[None], grant: Grant | None
+        self,
+        store: TaskStore,
+        home: Home,
+        launched: Launched,
+        worker: Worker,
+        task: asyncio.Task[None],
+        grant: Grant | None,
     ) -> None:
         self.run_id = launched.run_id
         self._store = store
@@ -151,7 +156,8 @@ class AsyncRun:
     async def delegate(self, terms: Task | Mapping[str, Any], *, delegation_id: str) -> Child:
         """Delegate a task: idempotent by ``delegation_id``, which is also its task id.
 
-        Raises ``BadInput`` for faulty terms or a grant beyond the run's, ``Refused`` when the id was used with other terms.
+        Raises ``BadInput`` for faulty terms or a grant beyond the run's, ``Refused`` when the id was used with other
+        terms.
         """
         plan = await asyncio.to_thread(plan_delegation, self._store, self._row, terms, delegation_id)
         if self._grant is not None:
@@ -199,8 +205,8 @@ class Child:
         self.task_id = task_id
 
     async def decided(self, timeout_s: float | None = None) -> TaskResult:
-        """Wait until the task has ended, waits for a person (``outcome`` is then ``waiting``), or can never start, since
-        what it needs ended otherwise (``blocked``).
+        """Wait until the task has ended, waits for a person (``outcome`` is then ``waiting``), or can never start,
+        since what it needs ended otherwise (``blocked``).
 
         ``TimeoutError`` ends only this wait.
         """
@@ -246,7 +252,9 @@ class _LoopThread:
 class Coordinator:
     """``AsyncCoordinator`` without ``await``."""
 
-    def __init__(self, store: str | None = None, *, home: str | Path | None = None, workers: int = DEFAULT_SLOTS) -> None:
+    def __init__(
+        self, store: str | None = None, *, home: str | Path | None = None, workers: int = DEFAULT_SLOTS
+    ) -> None:
         self._inner = AsyncCoordinator(store, home=home, workers=workers)
         self._loop = _LoopThread()
 
@@ -274,9 +282,7 @@ class Coordinator:
         new: bool = False,
         as_new_version: bool = False,
     ) -> RunResult:
-        return self._loop.call(
-            self._inner.run(orchestration, inputs=inputs, new=new, as_new_version=as_new_version)
-        )
+        return self._loop.call(self._inner.run(orchestration, inputs=inputs, new=new, as_new_version=as_new_version))
 
     @contextlib.contextmanager
     def start(
@@ -341,5 +347,3 @@ class SyncChild:
     def decided(self, timeout_s: float | None = None) -> TaskResult:
         result: TaskResult = self._call(self._inner.decided(timeout_s))
         return result
-
-

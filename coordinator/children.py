@@ -98,7 +98,8 @@ class Child:
         self._log = environment.log.of(claim)
 
     def stop(self, why: str) -> None:
-        """Tell the child to stop; from any thread. ``lost``: the claim is gone. ``interrupted``: the worker is leaving."""
+        """Tell the child to stop; from any thread. ``lost``: the claim is gone. ``interrupted``: the worker is
+        leaving."""
         self.signal.set(why)
 
         def wake() -> None:
@@ -130,8 +131,12 @@ class Child:
         stoppable = await self._try_to_stop(work)
         if self._why == "deadline":
             limit = self.claim.terms.limits.deadline_s
-            still = "" if stoppable else "; its function cannot be killed and may still be running, its result is barred"
-            hand_in(Ending(self.claim, "deadline", f"not done within its deadline of {limit:g} s{still}", stopped=stoppable))
+            still = (
+                "" if stoppable else "; its function cannot be killed and may still be running, its result is barred"
+            )
+            hand_in(
+                Ending(self.claim, "deadline", f"not done within its deadline of {limit:g} s{still}", stopped=stoppable)
+            )
         elif self._why == "interrupted":
             hand_in(Ending(self.claim, "released", "the worker was told to stop", stopped=stoppable))
         free()
@@ -217,7 +222,9 @@ class Child:
         if result.outcome is Outcome.BLOCKED:
             text = self._clean(result.question, 4000) or "the child is blocked and did not say why"
             question = Question("input", text, None, f"input:{self.claim.attempt_row}")
-            return Ending(self.claim, "blocked", f"blocked: {text[:300]}", manifest=manifest, artifacts=blobs, question=question)
+            return Ending(
+                self.claim, "blocked", f"blocked: {text[:300]}", manifest=manifest, artifacts=blobs, question=question
+            )
         if self._why == "interrupted" and result.outcome is Outcome.CANCELLED:
             return Ending(self.claim, "released", "stopped at a safe point", manifest=manifest, artifacts=blobs)
         said = self._clean(result.message, 1000)

@@ -26,7 +26,9 @@ class Fault:
     def parse(cls, text: str) -> Fault:
         parts = text.split(":")
         if len(parts) not in (2, 3) or parts[0] not in POINTS or (len(parts) == 3 and not parts[2].isdigit()):
-            raise BadInput(f"--fault {text!r}: write POINT:TASK or POINT:TASK:ATTEMPT, POINT one of {', '.join(POINTS)}")
+            raise BadInput(
+                f"--fault {text!r}: write POINT:TASK or POINT:TASK:ATTEMPT, POINT one of {', '.join(POINTS)}"
+            )
         return cls(parts[0], parts[1], int(parts[2]) if len(parts) == 3 else None)
 
 
@@ -40,6 +42,6 @@ def arm(fault: Fault | None) -> None:
 
 def reached(point: str, task_id: str, attempt: int) -> None:
     """Die here if a fault says so."""
-    if _armed is not None and _armed.point == point and _armed.task_id == task_id:
-        if _armed.attempt in (None, attempt):
-            os.kill(os.getpid(), signal.SIGKILL)
+    here = (Fault(point, task_id), Fault(point, task_id, attempt))
+    if _armed is not None and _armed in here:
+        os.kill(os.getpid(), signal.SIGKILL)

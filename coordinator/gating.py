@@ -1,4 +1,5 @@
-"""Bringing submitted results before the gate: what it needs is gathered, then it judges without waiting for anything."""
+"""Bringing submitted results before the gate: what it needs is gathered, then it judges without waiting for
+anything."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def judge_claims(store: TaskStore, sources: Sources, claims: Sequence[Claim], cl
 
 
 def _not_judged(claim: Claim, cause: str, *, now: datetime) -> Verdict:
-    assert claim.manifest_digest is not None and claim.generation_submitted is not None, claim.address
+    assert claim.manifest_digest is not None, claim.address
+    assert claim.generation_submitted is not None, claim.address
     bound = Bound(
         terms_digest=claim.terms_digest,
         manifest_digest=claim.manifest_digest,
@@ -43,7 +45,13 @@ def _not_judged(claim: Claim, cause: str, *, now: datetime) -> Verdict:
         generation_gated=claim.generation,
     )
     decision = Decision(
-        decision="not_judged", reason=cause, checks=[], evidence=[], bound=bound, unenforced="", decided_at=now.isoformat()
+        decision="not_judged",
+        reason=cause,
+        checks=[],
+        evidence=[],
+        bound=bound,
+        unenforced="",
+        decided_at=now.isoformat(),
     )
     return Verdict(claim, decision)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.canonical import sha256_digest
-from contracts.errors import BadInput
+from contracts.errors import BadInput, StoreUnavailable
 
 __all__ = ["Home", "default_store", "open_home"]
 
@@ -29,11 +29,16 @@ class Home:
     def logs(self) -> Path:
         return self.folder / "logs"
 
+    @property
+    def store_file(self) -> Path | None:
+        """The SQLite file; None for another database."""
+        return Path(self.url.removeprefix("sqlite:///")) if self.url.startswith("sqlite:///") else None
+
     def own_files(self) -> tuple[Path, ...]:
         """What lies here, so that a source around it can leave it out."""
-        if not self.url.startswith("sqlite:///"):
+        file = self.store_file
+        if file is None:
             return (self.folder,)
-        file = Path(self.url.removeprefix("sqlite:///"))
         return (self.folder, *(file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")))
 
     def git_dir(self, name: str) -> Path:
@@ -51,15 +56,19 @@ class Home:
         return path
 
 
-def open_home(store: str | None = None, home: str | Path | None = None, *, cwd: Path | None = None) -> Home:
+def open_home(
+    store: str | None = None, home: str | Path | None = None, *, cwd: Path | None = None, create: bool = True
+) -> Home:
     """Locate the store: ``store``, else ``$COORDINATOR_STORE``, else ``.coordinator/store.db`` at the git root.
 
-    With PostgreSQL ``home`` (else the user's state folder) holds the files. Raises ``BadInput``.
+    With PostgreSQL ``home`` (else the user's state folder) holds the files. ``create`` makes the folder when it is
+    not there. Raises ``BadInput``, ``StoreUnavailable``.
     """
     url = store or os.environ.get("COORDINATOR_STORE") or str(default_store(cwd or Path.cwd()))
     if url.startswith(("postgres:", "postgresql:", "postgresql+")):
         folder = Path(home).absolute() if home else _state_folder() / sha256_digest(url.encode())[7:19]
-        folder.mkdir(parents=True, exist_ok=True)
+        if create:
+            _make(folder)
         return Home(url, folder)
     path = url.removeprefix("sqlite:///") if url.startswith("sqlite:") else url
     if "://" in path or not path:
@@ -71,15 +80,19 @@ def open_home(store: str | None = None, home: str | Path | None = None, *, cwd: 
         folder = file.parent
     else:
         folder = file.with_name(file.name + "-files")
+    if create:
+        _make(folder)
+    return Home(f"sqlite:///{file}", folder)
+
+
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if folder.name == FOLDER and not (folder / ".gitignore").exists():
             (folder / ".gitignore").write_text("*\n", encoding="utf-8")
     except OSError as error:
-        from contracts.errors import StoreUnavailable
-
-        raise StoreUnavailable(f"cannot make {folder}: {error.strerror}; give --store a path that can be written") from error
-    return Home(f"sqlite:///{file}", folder)
+        what = f"cannot make {folder}: {error.strerror}; give --store a path that can be written"
+        raise StoreUnavailable(what) from error
 
 
 def default_store(cwd: Path) -> Path:

@@ -83,12 +83,18 @@ def plan_launch(
 ) -> Plan:
     """Resolve pins, read the named files, issue terms and lint. Reads only; faults are collected, not raised.
 
-    ``inputs`` override the file's; ``source`` takes the place of the file's repository; ``pin`` keeps an earlier pin; ``exclude``
-    names the store's own files, which are no part of a plain folder; ``known_tasks`` may be needed though they are not here.
+    ``inputs`` override the file's; ``source`` takes the place of the file's repository; ``pin`` keeps an earlier pin;
+    ``exclude``
+    names the store's own files, which are no part of a plain folder; ``known_tasks`` may be needed though they are
+    not here.
     """
     unknown = sorted(set(inputs or {}) - set(orchestration.inputs))
     faults = [
-        Fault(f"inputs.{name}", "the orchestration has no such input", f"known: {', '.join(orchestration.inputs) or 'none'}")
+        Fault(
+            f"inputs.{name}",
+            "the orchestration has no such input",
+            f"known: {', '.join(orchestration.inputs) or 'none'}",
+        )
         for name in unknown
     ]
     folder = orchestration.folder
@@ -100,7 +106,9 @@ def plan_launch(
         try:
             pin = _pin(merged, source, exclude)
         except BadInput as error:
-            faults += [Fault("source", fault.message, fault.hint) if not fault.path else fault for fault in error.faults]
+            faults += [
+                Fault("source", fault.message, fault.hint) if not fault.path else fault for fault in error.faults
+            ]
     files: dict[str, bytes] = {}
     terms: dict[str, Terms] = {}
     for task_id, task in merged.tasks.items():
@@ -139,7 +147,9 @@ def issue_task(
 
 def _pin(orchestration: Orchestration, source: Path | None, exclude: Collection[Path]) -> SourcePin | None:
     if source is not None:
-        return pin_source(source.absolute(), orchestration.source.ref if orchestration.source else "HEAD", exclude=exclude)
+        return pin_source(
+            source.absolute(), orchestration.source.ref if orchestration.source else "HEAD", exclude=exclude
+        )
     if orchestration.source is None:
         return None
     return pin_source(orchestration.folder / orchestration.source.repo, orchestration.source.ref, exclude=exclude)
@@ -278,7 +288,8 @@ def open_program(
     source: str | Source | None,
     inputs: dict[str, JSON],
 ) -> Launched:
-    """The open run of a program that delegates as it goes; made when there is none. Raises ``BadInput``, ``Refused``."""
+    """The open run of a program that delegates as it goes; made when there is none. Raises ``BadInput``,
+    ``Refused``."""
     authored = {"name": name, "objective": objective, "inputs": inputs, "source": source, "tasks": {}}
     orchestration = _validated(authored)
     pin = _pin(orchestration, None, home.own_files())
@@ -309,7 +320,8 @@ def plan_delegation(store: TaskStore, row: int, terms: Task | Mapping[str, Any],
             lines: list[str] = []
             _compare("", known.terms.canonical(), asked.canonical(), lines)
             raise Refused(
-                f"delegation {delegation_id!r} of {run.run_id} was issued with other terms:\n" + "\n".join(lines[:30])
+                f"delegation {delegation_id!r} of {run.run_id} was issued with other terms:\n"
+                + "\n".join(lines[:30])
                 + "\nUse a new delegation_id for other work, or put the terms back"
             )
     return plan

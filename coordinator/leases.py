@@ -15,8 +15,8 @@ __all__ = ["LeaseKeeper"]
 class LeaseKeeper:
     """Renews every registered claim at a third of the shortest lease, in one batch.
 
-    ``on_lost`` is called from the keeper's thread, once for a claim that has lost its authority: refused by the store, or not renewed
-    in time because the store could not be reached.
+    ``on_lost`` is called from the keeper's thread, once for a claim that has lost its authority: refused by the
+    store, or not renewed in time because the store could not be reached.
     """
 
     def __init__(
@@ -70,10 +70,15 @@ class LeaseKeeper:
         try:
             outcomes = self._renew([claim for claim, _, _ in batch])
         except Exception as error:
-            # The store is away, and this thread must outlive whatever that looks like. A lease that has run out by our own clock must be taken for lost.
+            # The store is away, and this thread must outlive whatever that looks like. A lease that has run out by
+            # our own clock must be taken for lost.
             for claim, on_lost, until in batch:
                 if self._monotonic() >= until and self.remove(claim):
-                    on_lost(StaleClaim(f"the lease of {claim.address} ran out while the store could not be reached: {error}"))
+                    on_lost(
+                        StaleClaim(
+                            f"the lease of {claim.address} ran out while the store could not be reached: {error}"
+                        )
+                    )
             return
         for (claim, on_lost, _), outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, StaleClaim):

@@ -1,4 +1,5 @@
-"""Kernel locks that prove a worker alive. A worker holds a shared flock as long as it lives; process numbers prove nothing.
+"""Kernel locks that prove a worker alive. A worker holds a shared flock as long as it lives; process numbers prove
+nothing.
 
 Whoever gets the exclusive lock on an owner's file has proof that every holder is gone. No file, or a file on another
 machine's disk, proves nothing: then only the lease counts.

@@ -1,4 +1,5 @@
-"""JSON logs by structlog, one file a worker: run, task, attempt and generation on every line of a child, from every thread.
+"""JSON logs by structlog, one file a worker: run, task, attempt and generation on every line of a child, from every
+thread.
 
 The host program's own structlog configuration is neither used nor changed.
 """

@@ -66,10 +66,14 @@ def build_manifest(
     started_at: datetime,
     finished_at: datetime,
 ) -> Manifest:
-    """Put together what one attempt handed in. An artifact that was never handed over as bytes is dropped, and named as a gap."""
+    """Put together what one attempt handed in. An artifact that was never handed over as bytes is dropped, and named
+    as a gap."""
     durable = {blob.digest for blob in artifacts.blobs()}
     kept = [entry for entry in result.artifacts if entry.digest in durable]
-    gaps = [*result.gaps, *(f"artifact {e.name!r} was named but never handed over" for e in result.artifacts if e.digest not in durable)]
+    gaps = [
+        *result.gaps,
+        *(f"artifact {e.name!r} was named but never handed over" for e in result.artifacts if e.digest not in durable),
+    ]
     observed = [
         ObservedCall(
             number=call.number, tool=call.tool, arguments=dict(call.arguments), ok=call.ok,
@@ -104,7 +108,9 @@ def build_manifest(
             "artifacts": entries,
             "observed_calls": calls_clean,
             "read_set": read,
-            "content_digest": digest_of([clean["output"], clean["evidence"], entries, clean["gaps"], str(result.outcome)]),
+            "content_digest": digest_of(
+                [clean["output"], clean["evidence"], entries, clean["gaps"], str(result.outcome)]
+            ),
             "isolation": claim.terms.isolation,
             "unenforced": UNENFORCED if claim.terms.isolation == "none" else "",
             "redactions": redactions + more + in_names + sum(entry.redacted for entry in kept),
@@ -121,7 +127,8 @@ def _item(
     calls: Sequence[ObservedCall],
     artifacts: Sequence[ArtifactEntry],
 ) -> ManifestItem:
-    """Give an item its origin: *observed* only where the broker or the artifact store saw it, whatever the child says."""
+    """Give an item its origin: *observed* only where the broker or the artifact store saw it, whatever the child
+    says."""
     seen: list[int] = []
     origin = "claimed"
     if item.kind == "citation" and item.path is not None and item.path in read:

@@ -1,4 +1,5 @@
-"""A worker: takes claims for free slots, runs children, judges results, and brings it all in, one transaction a tick."""
+"""A worker: takes claims for free slots, runs children, judges results, and brings it all in, one transaction a
+tick."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ class _Inbox:
 class Worker:
     """Works on the open runs of a store until they end, wait for people, or it is told to stop.
 
-    ``runs``: rows of the runs to work on; None means all that are open. ``claims_max``: for tests and demonstrations, how many
-    claims it takes at most.
+    ``runs``: rows of the runs to work on; None means all that are open. ``claims_max``: for tests and demonstrations,
+    how many claims it takes at most.
     """
 
     def __init__(
@@ -66,8 +67,11 @@ class Worker:
         clock: Clock = utc_now,
         claims_max: int | None = None,
         keep_going: Callable[[], bool] = lambda: False,
+        new_id: Callable[[int], str] = secrets.token_hex,
+        jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        self.owner = f"{name}-{secrets.token_hex(4)}"
+        self.owner = f"{name}-{new_id(4)}"
+        self._jitter = jitter
         self._store = store
         self._home = home
         self._slots = slots
@@ -153,10 +157,10 @@ class Worker:
                 won = await self._tick(looks)
                 if won or self._inbox:
                     continue
-                next_look = time.monotonic() + POLL_S * random.uniform(0.8, 1.2)
-            if not self._children and self._judging is None and not self._inbox:
-                if self._stopping or await self._is_over():
-                    return
+                next_look = time.monotonic() + POLL_S * self._jitter(0.8, 1.2)
+            idle = not self._children and self._judging is None and not self._inbox
+            if idle and (self._stopping or await self._is_over()):
+                return
             timeout = None if self._stopping else max(next_look - time.monotonic(), 0.001)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout)
@@ -213,7 +217,8 @@ class Worker:
             claim = submission.claim
             self._log.of(claim).info("submitted" if isinstance(done, Done) else "late_result", detail=str(done))
             if isinstance(done, StaleClaim):
-                # Refused for its deadline, the claim is still there and has to be ended; refused as stale, this is a no-op.
+                # Refused for its deadline, the claim is still there and has to be ended; refused as stale, this is a
+                # no-op.
                 self._inbox.endings.append(Ending(claim, "deadline", str(done)))
             crash_points.reached("submitted", claim.task_id, claim.attempt)
         for ending, ended in zip(inbox.endings, outcome.endings, strict=True):

@@ -6,12 +6,9 @@ without a repository, and the one that is imported later must come out equal.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import stat
-import subprocess
-import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +16,14 @@ from typing import IO
 
 from contracts.canonical import digest_of
 from contracts.errors import BadInput, Fault, Refused
-from workspaces.git import GitError, git_argv, git_environment
+from workspaces.importer import begin_commit, fast_import, put_file, signature
 from workspaces.tree import object_hash
+from workspaces.walk import special_kind
 
 __all__ = ["FolderSnapshot", "import_folder", "snapshot_folder"]
 
 _CHUNK_BYTES = 1 << 20
-_SIGNATURE = b"coordinator <coordinator@localhost> 0 +0000"
+_SIGNATURE = signature(0)
 _MESSAGE = b"Snapshot of a folder\n"
 _SKIPPED_AT_TOP = (b".coordinator",)
 _FILE, _PROGRAM, _LINK, _TREE = b"100644", b"100755", b"120000", b"40000"
@@ -53,7 +51,8 @@ class _Entry:
 def snapshot_folder(folder: Path, exclude: Collection[Path] = ()) -> FolderSnapshot:
     """Reads every file once. Raises ``BadInput`` with all files that cannot be part of a source.
 
-    Not part of it: ``.git`` anywhere (no tree may hold one), ``.coordinator`` at the top, empty folders, and ``exclude``.
+    Not part of it: ``.git`` anywhere (no tree may hold one), ``.coordinator`` at the top, empty folders, and
+    ``exclude``.
     """
     digests: dict[str, str] = {}
     blobs: dict[bytes, tuple[bytes, bytes]] = {}
@@ -88,38 +87,12 @@ def import_folder(folder: Path, git_dir: Path, ref: str, exclude: Collection[Pat
 
     Raises ``BadInput`` for files that cannot be part of a source, ``Refused`` when one changes meanwhile.
     """
-    with tempfile.TemporaryFile() as complaints:
-        process = subprocess.Popen(
-            git_argv(["fast-import", "--quiet", "--done", "--depth=0"], git_dir),
-            cwd="/",
-            env=git_environment([("fastimport.unpackLimit", "0")]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=complaints,
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        try:
-            try:
-                _write_commit(process.stdin, folder, ref, exclude)
-                process.stdin.close()
-                process.wait(timeout=600)
-            except (BrokenPipeError, subprocess.TimeoutExpired):
-                pass  # what git said is better than this
-        finally:
-            process.kill()
-            process.wait()
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-        if process.returncode != 0:
-            complaints.seek(0)
-            message = complaints.read(10_000).decode("utf-8", "backslashreplace").strip()
-            raise GitError("fast-import", message or "did not end", process.returncode)
+    with fast_import(git_dir) as out:
+        _write_commit(out, folder, ref, exclude)
 
 
 def _write_commit(out: IO[bytes], folder: Path, ref: str, exclude: Collection[Path]) -> None:
-    out.write(b"commit %s\ncommitter %s\n" % (os.fsencode(ref), _SIGNATURE))
-    out.write(b"data %d\n%s\n" % (len(_MESSAGE), _MESSAGE))
+    begin_commit(out, ref, _MESSAGE)
     for found in _walk(folder, exclude):
         if isinstance(found, Fault):
             raise BadInput([found])
@@ -127,13 +100,8 @@ def _write_commit(out: IO[bytes], folder: Path, ref: str, exclude: Collection[Pa
             content = _Content(found)
         except OSError as error:
             raise BadInput([_unreadable(found.location, error)]) from error
-        path = found.path.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
         with content:
-            out.write(b'M %s inline "%s"\ndata %d\n' % (found.mode, path, content.size_bytes))
-            for chunk in content.chunks():
-                out.write(chunk)
-            out.write(b"\n")
-    out.write(b"done\n")
+            put_file(out, found.path, found.mode, content.size_bytes, content.chunks())
 
 
 class _Content:
@@ -210,13 +178,7 @@ def _walk(folder: Path, exclude: Collection[Path]) -> Iterator[_Entry | Fault]:
             elif stat.S_ISREG(status.st_mode):
                 yield _Entry(path, _PROGRAM if status.st_mode & stat.S_IXUSR else _FILE, entry.path, None)
             else:
-                yield Fault("source", f"{_shown(entry.path)} is {_special(status.st_mode)}", "remove it")
-
-
-def _special(mode: int) -> str:
-    if stat.S_ISFIFO(mode):
-        return "a fifo"
-    return "a socket" if stat.S_ISSOCK(mode) else "a device"
+                yield Fault("source", f"{_shown(entry.path)} is {special_kind(status.st_mode)}", "remove it")
 
 
 def _tree_id(blobs: dict[bytes, tuple[bytes, bytes]]) -> str:

@@ -26,6 +26,7 @@ class Runtime(Protocol):
 def build_runtime(agent: AgentSpec, *, pins: dict[str, str], pinned_file: Callable[[str], Path]) -> Runtime:
     """The runtime of an agent.
 
-    ``pins`` maps a name of the input snapshot to its digest; ``pinned_file`` gives the path of a pinned file's exact bytes.
+    ``pins`` maps a name of the input snapshot to its digest; ``pinned_file`` gives the path of a pinned file's exact
+    bytes.
     """
     return FunctionRuntime.load(agent, pins=pins, pinned_file=pinned_file)

@@ -1,4 +1,5 @@
-"""Function children: a Python callable in the worker's process; sync ones in a thread of their own, async ones on the loop.
+"""Function children: a Python callable in the worker's process; sync ones in a thread of their own, async ones on the
+loop.
 
 They cannot be killed and cannot be sandboxed: at a deadline their result is barred, and the thread may run on.
 """
@@ -6,6 +7,7 @@ They cannot be killed and cannot be sandboxed: at a deadline their result is bar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import importlib
 import importlib.util
@@ -82,7 +84,8 @@ def _exited(error: BaseException) -> NoResult:
 def _checked(value: object) -> Result:
     if not isinstance(value, Result):
         what = "nothing" if value is None else f"a {type(value).__name__}"
-        raise NoResult(f"the function returned {what}; it must return a.completed(…), a.partial(…), a.failed(…) or a.blocked(…)")
+        ways = "a.completed(…), a.partial(…), a.failed(…) or a.blocked(…)"
+        raise NoResult(f"the function returned {what}; it must return {ways}")
     faults = json_faults(value.output)
     for item in value.evidence:
         faults += json_faults(item.data)
@@ -116,10 +119,8 @@ async def _in_own_thread(function: Callable[[Assignment], Any], assignment: Assi
             problem = error
         except BaseException as error:  # SystemExit and the like end this child, not the worker
             problem = _exited(error)
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, problem, value)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
 
     threading.Thread(target=body, name=f"child-{assignment.task_id}", daemon=True).start()
     return await asyncio.shield(future)
@@ -138,7 +139,8 @@ def _from_pinned_file(place: str, digest: str, pinned_file: Callable[[str], Path
         path = pinned_file(place)
         name = f"coordinator_child_{digest.removeprefix('sha256:')[:16]}"
         spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None, path
+        assert spec is not None, path
+        assert spec.loader is not None, path
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:

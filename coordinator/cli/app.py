@@ -16,19 +16,29 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-contract_app = typer.Typer(help="Check, describe and show delegation contracts.", no_args_is_help=True, rich_markup_mode=None)
+contract_app = typer.Typer(
+    help="Check, describe and show delegation contracts.", no_args_is_help=True, rich_markup_mode=None
+)
 demo_app = typer.Typer(help="Two demonstrations on real input.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(contract_app, name="contract")
 app.add_typer(demo_app, name="demo")
 
 Store = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="sqlite:///PATH, a path, or postgresql://…  [default: $COORDINATOR_STORE]"),
+    typer.Option(
+        "--store", metavar="URL", help="sqlite:///PATH, a path, or postgresql://…  [default: $COORDINATOR_STORE]"
+    ),
 ]
-HomeDir = Annotated[Path | None, typer.Option("--home", metavar="DIR", help="Folder for artifacts and git directories.")]
+HomeDir = Annotated[
+    Path | None, typer.Option("--home", metavar="DIR", help="Folder for artifacts and git directories.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Address = Annotated[str | None, typer.Argument(metavar="ADDRESS", help="RUN, RUN/TASK or RUN/TASK@N; none: the latest run.")]
-RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="A run, or the start of its name; none: the latest.")]
+Address = Annotated[
+    str | None, typer.Argument(metavar="ADDRESS", help="RUN, RUN/TASK or RUN/TASK@N; none: the latest run.")
+]
+RunName = Annotated[
+    str | None, typer.Argument(metavar="RUN", help="A run, or the start of its name; none: the latest.")
+]
 Workers = Annotated[int, typer.Option("--workers", min=1, max=1000, help="How many children run side by side here.")]
 Hidden = typer.Option(hidden=True)
 
@@ -61,12 +71,18 @@ def init(
 @app.command()
 def run(
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)] = Path("orchestration.yaml"),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show pins, grants, lint and what is enforced; start nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show pins, grants, lint and what is enforced; start nothing.")
+    ] = False,
     workers: Workers = 4,
     inputs: Annotated[list[str] | None, typer.Option("--input", metavar="K=V", help="Override an input.")] = None,
-    source: Annotated[Path | None, typer.Option("--source", metavar="PATH", help="Work on this repository or folder.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--source", metavar="PATH", help="Work on this repository or folder.")
+    ] = None,
     new: Annotated[bool, typer.Option("--new", help="Start a run of its own beside an open one.")] = False,
-    as_new_version: Annotated[bool, typer.Option("--as-new-version", help="Replace what changed in the open run.")] = False,
+    as_new_version: Annotated[
+        bool, typer.Option("--as-new-version", help="Replace what changed in the open run.")
+    ] = False,
     store: Store = None,
     home: HomeDir = None,
     json: Json = False,
@@ -200,7 +216,9 @@ def contract_check(
 
 @contract_app.command("schema")
 def contract_schema(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="orchestration, delegation, manifest or decision.")] = "orchestration",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="orchestration, delegation, manifest or decision.")
+    ] = "orchestration",
     json: Json = False,
 ) -> int:
     """Print the JSON Schema of a document."""

@@ -97,12 +97,16 @@ def faults_json(error: BaseException) -> list[Mapping[str, Any]]:
 
 
 @contextmanager
-def opened(store: str | None, home: Path | None) -> Iterator[tuple[TaskStore, Home]]:
-    """The store that a command works on, open."""
+def opened(store: str | None, home: Path | None, *, create: bool = False) -> Iterator[tuple[TaskStore, Home]]:
+    """The store that a command works on, open. Only what launches or works may ``create`` one."""
+    from contracts.errors import NotFound
     from coordinator.home import open_home
     from coordinator.store import TaskStore
 
-    place = open_home(store, home)
+    place = open_home(store, home, create=create)
+    file = place.store_file
+    if not create and file is not None and not file.exists():
+        raise NotFound(f"there is no store at {file}; `coordinator run` makes one, --store names another")
     task_store = TaskStore(place.url, place.folder)
     try:
         yield task_store, place

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from contracts.errors import CoordinatorError
+from contracts.states import TRANSITIONS
 from coordinator.cli.output import console
 from coordinator.store import TaskStore
 from coordinator.store.views import EventView
@@ -17,8 +18,8 @@ from coordinator.text import shown
 __all__ = ["Progress", "event_line"]
 
 SHOWN = frozenset(
-    "claimed submitted lost ended exhausted accepted accepted_partial repair_required repairs_exhausted rejected"
-    " not_judged asked answered cancelled superseded released late_result".split()
+    {transition.verb for transition in TRANSITIONS} - {"gate_claimed", "gate_released", "gate_lost"}
+    | {"asked", "answered", "late_result"}
 )
 REFRESH_S = 0.3
 

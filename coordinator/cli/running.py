@@ -44,15 +44,14 @@ def run(
         raise BadInput("--new and --as-new-version exclude each other: start beside the open run, or change it")
     orchestration = load(file)
     if dry_run:
-        place = open_home(store, home) if store else None
-        exclude = place.own_files() if place else ()
-        plan = plan_launch(orchestration, inputs=parse_inputs(inputs), source=source, exclude=exclude)
+        place = open_home(store, home, create=False)
+        plan = plan_launch(orchestration, inputs=parse_inputs(inputs), source=source, exclude=place.own_files())
         located = locate_faults(file, plan)
         show_plan(plan, json)
         if located:
             raise BadInput(located)
         return 0
-    with opened(store, home) as (task_store, place):
+    with opened(store, home, create=True) as (task_store, place):
         plan = plan_launch(orchestration, inputs=parse_inputs(inputs), source=source, exclude=place.own_files())
         located = locate_faults(file, plan)
         if located:
@@ -60,9 +59,7 @@ def run(
         launched = launch(task_store, place, plan, new=new, as_new_version=as_new_version)
         if not json:
             announce(plan, launched)
-        return work(
-            task_store, place, [launched.row], workers=workers, json=json, name=name, fault=fault, claims=None
-        )
+        return work(task_store, place, [launched.row], workers=workers, json=json, name=name, fault=fault, claims=None)
 
 
 def worker(
@@ -135,7 +132,10 @@ def show_plan(plan: Plan, json: bool) -> None:
     out = console()
     out.print(f"{plan.orchestration.name}: {plan.orchestration.objective}")
     if plan.pin is not None:
-        out.print(f"  source    {plan.pin.repo_ref()}" + ("  (uncommitted changes are not part of it)" if plan.pin.dirty else ""))
+        out.print(
+            f"  source    {plan.pin.repo_ref()}"
+            + ("  (uncommitted changes are not part of it)" if plan.pin.dirty else "")
+        )
     for task_id, terms in plan.terms.items():
         resources = terms.resources
         out.print(f"  {task_id}")
@@ -143,7 +143,8 @@ def show_plan(plan: Plan, json: bool) -> None:
         out.print(f"    agent     {terms.agent.function if terms.agent else '-'}")
         if terms.needs:
             out.print(f"    needs     {', '.join(need.task for need in terms.needs)}")
-        out.print(f"    tools     {', '.join(resources.tools) or 'none'}; network {resources.network}; reads {resources.read_scope}")
+        tools = ", ".join(resources.tools) or "none"
+        out.print(f"    tools     {tools}; network {resources.network}; reads {resources.read_scope}")
         limits = terms.limits
         out.print(
             f"    limits    deadline {limits.deadline_s:g} s, lease {limits.lease_s:g} s, {limits.max_claims} claims,"
@@ -164,7 +165,8 @@ def announce(plan: Plan, launched: Launched) -> None:
     pinned = f" at {plan.pin.repo_ref()}" if plan.pin and not launched.moved else ""
     out.print(f"{launched.how} run {launched.run_id}{pinned}")
     if launched.moved:
-        out.print(f"  it stays pinned to its own commit; {plan.pin.ref if plan.pin else 'the ref'} is now {launched.moved[:12]}")
+        ref = plan.pin.ref if plan.pin else "the ref"
+        out.print(f"  it stays pinned to its own commit; {ref} is now {launched.moved[:12]}")
     if launched.how != "continued":
         if plan.pin is not None and plan.pin.dirty:
             out.print("  uncommitted changes in the source are not part of it")
@@ -189,8 +191,13 @@ def work(
     crash_points.arm(crash_points.Fault.parse(fault) if fault else None)
     shown = rows if rows is not None else store.open_runs()
     agent = Worker(store, home, slots=workers, runs=rows, name=name, claims_max=claims)
+    again = "coordinator worker" if rows is None else "the same command"
     with Progress(store, shown, quiet=json), stop_on_signals(agent) as interrupted:
-        asyncio.run(agent.run())
+        try:
+            asyncio.run(agent.run())
+        except KeyboardInterrupt:  # typer would make an exit code of it without a word
+            console(stderr=True).print(f"left at once; what was committed is kept, and {again} goes on")
+            return INTERRUPTED
     if json:
         print_json([run_json(store, row) for row in shown] if rows is None else run_json(store, shown[0]))
     else:
@@ -198,7 +205,6 @@ def work(
             print_summary(store, row)
     if interrupted:
         if not json:
-            again = "coordinator worker" if rows is None else "the same command"
             console(stderr=True).print(f"stopped: claims were given back and nothing is lost; {again} goes on")
         return INTERRUPTED
     return max((exit_code_for(store, row) for row in shown), default=0)
@@ -230,5 +236,3 @@ def stop_on_signals(agent: Worker) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-

@@ -25,7 +25,7 @@ from coordinator.text import plain, shown
 
 __all__ = ["KILLED", "TOLD", "Stage", "worker_name"]
 
-WATCHDOG_S = 300
+WATCHDOG_S = 900
 """When a worker process is taken to hang; every demonstration is over long before."""
 LOOK_EVERY_S = 0.1
 KILLED = -signal.SIGKILL

@@ -23,7 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModu
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from contracts.canonical import canonical_bytes, sha256_digest
-from contracts.errors import BadInput, NotFound, StoreUnavailable, VersionRefused
+from contracts.errors import BadInput, Refused, StoreUnavailable, VersionRefused
 from contracts.ports import Clock
 from coordinator.store import tables as t
 from coordinator.store.filesystem import check_store_folder
@@ -64,7 +64,7 @@ class Blob:
         return cls(sha256_digest(data), len(data), data)
 
 
-class Damaged(NotFound):
+class Damaged(Refused):
     """Stored bytes that are missing, or no longer have their digest."""
 
 

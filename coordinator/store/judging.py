@@ -38,7 +38,8 @@ def past_of(tx: Tx, claims: Sequence[Claim]) -> dict[str, tuple[bytes, RepairHis
     manifests = {row.digest: row.data for row in tx.conn.execute(query)}
     past = {}
     for claim in claims:
-        # A first result without a question to people has no past to look up; in a wide fan-out that is nearly every one.
+        # A first result without a question to people has no past to look up; in a wide fan-out that is nearly every
+        # one.
         fresh = claim.attempt == 1 and not any(check.kind == "approval" for check in claim.terms.acceptance)
         history = RepairHistory(repairs=0, last_content_digest=None) if fresh else _repair_history(tx, claim)
         past[claim.token] = (manifests[claim.manifest_digest], history)

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from coordinator import Assignment, Result
@@ -27,6 +28,8 @@ PARSING = threading.Lock()
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+SCOPES = (*DEFINITIONS, ast.Lambda, *COMPREHENSIONS)
 
 
 # -- callers -----------------------------------------------------------------------------------------------------------
@@ -127,7 +130,7 @@ class Code:
     def callers(self, target: Dotted) -> list[Call]:
         is_method = target[:-1] in self.classes or target not in self.defined
         found: dict[tuple[str, int, str], Call] = {}
-        for module, callee, path, enclosing in self._calls():
+        for module, callee, path, enclosing in self._calls:
             line = callee.end_lineno or callee.lineno  # of a chain over several lines, where the name stands
             match = "resolved" if path == target else None
             if path is None and isinstance(callee, ast.Attribute):
@@ -142,13 +145,13 @@ class Code:
 
     def most_called(self) -> str:
         """The public function outside of tests with the most resolved calls; of equals, the first by name."""
-        counts: Counter[Dotted] = Counter(called for _, _, called, _ in self._calls() if called)
+        counts: Counter[Dotted] = Counter(called for _, _, called, _ in self._calls if called)
         public = [path for path in self._functions if not any(part.startswith("_") for part in path)]
         called = [path for path in public if counts[path] and not TESTS.search(self.defined[path].rpartition(":")[0])]
         return ".".join(min((-counts[path], path) for path in called)[1]) if called else ""
 
     def _define(self, body: Sequence[ast.AST], path: Dotted, module: Module) -> None:
-        for node in in_scope(body):
+        for node in in_scope(body, STATEMENTS):
             if isinstance(node, DEFINITIONS):
                 own = (*path, node.name)
                 self.defined.setdefault(own, f"{module.file}:{node.lineno}")
@@ -189,7 +192,7 @@ class Code:
                     scope.bind(name, None)
                 case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
                     scope.bind(name, None)
-        for node in in_scope(body):
+        for node in in_scope(body, STATEMENTS):
             if isinstance(node, (ast.Global, ast.Nonlocal)):
                 for name in node.names:
                     scope.names.pop(name, None)
@@ -215,33 +218,33 @@ class Code:
             scope.names.update({name.id: None for name in targets})
         return scope
 
-    def _calls(self) -> Iterator[tuple[Module, ast.expr, Dotted | None, Dotted]]:
+    @cached_property
+    def _calls(self) -> list[tuple[Module, ast.expr, Dotted | None, Dotted]]:
         """(module, what is called, its dotted name if it can be told, the definition that it stands in)."""
+        found: list[tuple[Module, ast.expr, Dotted | None, Dotted]] = []
 
-        def visit(node: ast.AST, scopes: list[Scope]) -> Iterator[tuple[ast.expr, Dotted | None, Dotted]]:
+        def visit(node: ast.AST, scopes: list[Scope], module: Module) -> None:
             called = [node.func] if isinstance(node, ast.Call) else []
-            called += [mark for mark in getattr(node, "decorator_list", []) if not isinstance(mark, ast.Call)]
-            for callee in called:
-                yield callee, self._canonical(self._resolve(callee, scopes)), scopes[-1].path[len(scopes[0].path) :]
-            inside: list[ast.AST] = []
             if isinstance(node, DEFINITIONS):
-                inside = list(node.body)
-            elif isinstance(node, ast.Lambda):
-                inside = [node.body]
-            elif isinstance(node, COMPREHENSIONS):
-                inside = list(ast.iter_child_nodes(node))
-            for child in ast.iter_child_nodes(node):
-                if child not in inside:
-                    yield from visit(child, scopes)
-            if inside:
-                deeper = [*scopes, self._inner(node, scopes, module)]
-                for child in inside:
-                    yield from visit(child, deeper)
+                called += [mark for mark in node.decorator_list if not isinstance(mark, ast.Call)]
+            for callee in called:
+                name = self._canonical(self._resolve(callee, scopes))
+                found.append((module, callee, name, scopes[-1].path[len(scopes[0].path) :]))
+            if isinstance(node, SCOPES):
+                inner = [*scopes, self._inner(node, scopes, module)]
+                body = node.body if isinstance(node, DEFINITIONS) else [getattr(node, "body", None)]
+                inside = {id(child) for child in body} if not isinstance(node, COMPREHENSIONS) else None
+                for child in ast.iter_child_nodes(node):
+                    visit(child, inner if inside is None or id(child) in inside else scopes, module)
+            else:
+                for child in ast.iter_child_nodes(node):
+                    if not isinstance(child, ast.expr_context):
+                        visit(child, scopes, module)
 
         for module in self.modules.values():
             for statement in module.tree.body:
-                for found in visit(statement, [module.scope]):
-                    yield module, *found
+                visit(statement, [module.scope], module)
+        return found
 
     def _resolve(self, node: ast.expr, scopes: Sequence[Scope], depth: int = 0) -> Dotted | None:
         """What an expression names, by the names that can be seen from the innermost of the scopes."""
@@ -297,14 +300,15 @@ class Code:
         return None
 
 
-def in_scope(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Every node of a body, but not what stands inside the scopes that it opens."""
+def in_scope(body: Sequence[ast.AST], kinds: tuple[type[ast.AST], ...] = (ast.AST,)) -> Iterator[ast.AST]:
+    """Every node of a body, but not what stands inside the scopes that it opens, nor below what is of no such kind."""
     waiting = list(reversed(body))
     while waiting:
         node = waiting.pop()
         yield node
-        if not isinstance(node, (*DEFINITIONS, ast.Lambda, *COMPREHENSIONS)):
-            waiting += reversed(list(ast.iter_child_nodes(node)))
+        if not isinstance(node, SCOPES):
+            children = [child for child in ast.iter_child_nodes(node) if isinstance(child, kinds)]
+            waiting += reversed(children)
 
 
 def instance_of(annotation: ast.expr | None) -> ast.expr | None:
@@ -341,7 +345,7 @@ def public_definitions(
     body: Sequence[ast.AST], owner: str = ""
 ) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, str, str]]:
     """(node, symbol, kind); what is overloaded, or only sets a property, is documented elsewhere."""
-    for node in in_scope(body):
+    for node in in_scope(body, STATEMENTS):
         if not isinstance(node, DEFINITIONS) or node.name.startswith("_"):
             continue
         marks = {getattr(mark, "attr", getattr(mark, "id", "")) for mark in node.decorator_list}

@@ -58,11 +58,7 @@ def test_the_orchestration_page_shows_a_file_that_would_be_launched(tmp_path: Pa
 @pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    broken = [
-        target
-        for target in re.findall(r"\]\(([^)#:]+)\)", text)
-        if not ((ROOT / page).parent / target).exists()
-    ]
+    broken = [target for target in re.findall(r"\]\(([^)#:]+)\)", text) if not ((ROOT / page).parent / target).exists()]
 
     assert broken == []
 

@@ -102,7 +102,7 @@ def test_the_audit_tells_its_story_within_a_narrow_terminal(demo: Demo, make_rep
 
 
 @pytest.mark.slow
-def test_this_repository_is_audited_at_its_commit_for_callers_of_the_api(demo: Demo) -> None:
+def test_this_repository_is_audited_at_its_commit(demo: Demo) -> None:
     top = Path(__file__).resolve().parents[2]
     head = subprocess.run(["git", "-C", str(top), "rev-parse", "HEAD"], capture_output=True, text=True)
     if head.returncode:
@@ -113,7 +113,7 @@ def test_this_repository_is_audited_at_its_commit_for_callers_of_the_api(demo: D
     assert done.returncode == 0, done.stdout + done.stderr
     assert facts["source"].endswith(f"@{head.stdout.strip()}")
     assert (
-        "- Symbol: `coordinator.api.Coordinator.run`, defined at `coordinator/api.py:"
+        "- Symbol: `contracts.canonical.sha256_digest`, defined at `contracts/canonical.py:"
         in Path(facts["report"]).read_text()
     )
 

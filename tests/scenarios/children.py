@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from coordinator import Assignment, Result
 
@@ -58,7 +60,7 @@ async def waits_async(a: Assignment) -> Result:
     mark(a, "start")
     try:
         until = time.monotonic() + WATCHDOG_S
-        while not may_go(a) and time.monotonic() < until:
+        while not may_go(a) and time.monotonic() < until:  # noqa: ASYNC110 - another process says when
             await asyncio.sleep(0.02)
     except asyncio.CancelledError:
         mark(a, "cancelled")
@@ -228,3 +230,60 @@ def leaks(a: Assignment) -> Result:
     if a.attempt == 3:
         return a.failed(f"failed with {secret}")
     return a.completed({"env": secret, "nested": [{secret: secret}]}, message=f"used {secret}", next_action=secret)
+
+
+def hands_in_too_much(a: Assignment) -> Result:
+    a.artifact("large.bin", os.urandom(8_000_000))
+    return a.completed({})
+
+
+def cites_unread(a: Assignment) -> Result:
+    """Cites what it never read; told what is missing, it reads."""
+    mark(a, "start")
+    if a.feedback is not None:
+        mark(a, "told")
+        a.tools.read_file("readme.md")
+    a.cite("the greeting", "readme.md", 1, text="hello")
+    return a.completed({"told": str(a.feedback) if a.feedback else None})
+
+
+def cites_what_it_searched(a: Assignment) -> Result:
+    for found in a.tools.search_code("hello"):
+        a.cite("the greeting", found["path"], found["line"])
+    return a.completed({})
+
+
+def cites_what_it_read(a: Assignment) -> Result:
+    a.tools.read_file("readme.md")
+    a.cite("the greeting", "readme.md", 1)
+    return a.completed({})
+
+
+def forges(a: Assignment) -> Result:
+    """Tries every way to have read what it was not given."""
+    broker: Any = a.tools
+    refused = []
+    for path in ("secret.txt", "../secret.txt", "/etc/passwd"):
+        try:
+            a.tools.read_file(path)
+        except Exception as error:
+            refused.append(type(error).__name__)
+    for inner in ("_content", "_search_one", "_read_one"):
+        with contextlib.suppress(Exception):
+            getattr(broker, inner)("secret.txt")
+    broker._reader.read_bytes("secret.txt")
+    broker.read_set()["secret.txt"] = "sha256:" + "0" * 64
+    a.cite("the greeting", "secret.txt", 1, text="I did read it")
+    a.evidence("file", "file", path="secret.txt", digest="sha256:" + "0" * 64)
+    with contextlib.suppress(Exception):
+        a.evidence("origin", "note", origin="verified", seen_in_calls=[1])
+    return a.completed({"refused": refused})
+
+
+def hands_over(a: Assignment) -> Result:
+    a.artifact("report.md", "# Report\n" + "x" * 100_000)
+    return a.completed({})
+
+
+def reads_artifact(a: Assignment) -> Result:
+    return a.completed({"length": len(a.read_needed("one", "report.md"))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -94,10 +95,8 @@ class Place:
     def clean_up(self) -> None:
         for process in self._processes:
             for number in (signal.SIGCONT, signal.SIGKILL):
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, number)
-                except ProcessLookupError:
-                    pass
             process.communicate()
         if self._store is not None:
             self._store.close()
@@ -159,9 +158,8 @@ def overlapping_claims(events: list[EventView]) -> list[str]:
             if event.generation <= newest.get(event.task_id, 0):
                 wrong.append(f"{event.number}: generation {event.generation} of {event.task_id} is not new")
             live[event.task_id] = newest[event.task_id] = event.generation
-        elif event.verb not in ("stopped", "late_result"):
-            if live.pop(event.task_id, None) != event.generation:
-                wrong.append(f"{event.number}: {event.verb} of {event.task_id} by generation {event.generation}")
+        elif event.verb not in ("stopped", "late_result") and live.pop(event.task_id, None) != event.generation:
+            wrong.append(f"{event.number}: {event.verb} of {event.task_id} by generation {event.generation}")
     return wrong
 
 

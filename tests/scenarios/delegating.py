@@ -1,6 +1,6 @@
 """A program that delegates as it goes: run again after a crash, it goes on instead of starting over.
 
-    delegating.py STORE HOME MARKS [DIE_AT]
+delegating.py STORE HOME MARKS [DIE_AT]
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ def step(a: Assignment) -> Result:
     line = f"{a.task_id} {a.attempt} {a.generation} {os.getpid()} start\n"
     with open(Path(a.inputs["marks"]) / "marks.txt", "a", encoding="utf-8") as file:
         file.write(line)
-    if DIE_AT == f"in {a.task_id}":
-        os.kill(os.getpid(), signal.SIGKILL)
+    die(f"in {a.task_id}")
     return a.completed({"task": a.task_id, "after": sorted(a.needs)})
 
 

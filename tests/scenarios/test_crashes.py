@@ -63,7 +63,9 @@ def test_one_death_more_or_less_than_the_limit_is_told_apart(place: Any) -> None
 
 
 @pytest.mark.slow
-def test_thirty_kills_at_random_moments_lose_nothing_and_do_nothing_twice(place: Any, until: Any, overlaps: Any) -> None:
+def test_thirty_kills_at_random_moments_lose_nothing_and_do_nothing_twice(
+    place: Any, until: Any, overlaps: Any
+) -> None:
     seed = int(os.environ.get("KILLS_SEED", "20260301"))
     chance = random.Random(seed)
     limits = {"max_claims": 100, "lease_s": 20}

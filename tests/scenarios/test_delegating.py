@@ -36,7 +36,7 @@ def test_a_killed_program_goes_on_where_it_was(place: Any, program: Any, point: 
     out, _ = place.ended(program())
     assert out.splitlines() == [
         "program first accepted",
-        "program third accepted {'task': 'third', 'after': ['second']} accepted",
+        "program third accepted {'after': ['second'], 'task': 'third'} accepted",
         "closed True",
     ]
     assert len(place.run().tasks) == 3
@@ -54,6 +54,7 @@ def test_a_program_that_ended_well_is_a_new_run_the_next_time(place: Any, progra
 
 
 # -- within this process
+
 
 def of(place: Any, function: str, **fields: Any) -> Task:
     return Task.model_validate(place.task(function, **fields))
@@ -89,7 +90,8 @@ def test_the_same_id_with_other_terms_is_refused_and_says_what_differs(place: An
     ):
         first = run.delegate(of(place, "quick"), delegation_id="one")
         again = run.delegate(of(place, "quick"), delegation_id="one")
-        assert first.decided().accepted and again.decided().accepted
+        assert first.decided().accepted
+        assert again.decided().accepted
         with pytest.raises(Refused) as refused:
             run.delegate(of(place, "quick", limits={"max_claims": 7}), delegation_id="one")
         assert "delegation 'one' of p was issued with other terms" in str(refused.value)
@@ -126,7 +128,9 @@ def test_faulty_terms_are_refused_all_at_once_and_nothing_is_delegated(place: An
         with pytest.raises(BadInput) as refused:
             run.delegate(bad, delegation_id="one")
         paths = " ".join(fault.path for fault in refused.value.faults)
-        assert "needs[0]" in paths and "acceptance[0].cel" in paths and "resources.tools" in paths
+        assert "needs[0]" in paths
+        assert "acceptance[0].cel" in paths
+        assert "resources.tools" in paths
     assert place.run().tasks == []
 
 

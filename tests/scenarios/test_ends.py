@@ -100,7 +100,9 @@ def test_an_async_child_past_its_deadline_is_really_cancelled(place: Any) -> Non
 
 def test_a_cancelled_run_reaches_a_working_child_within_a_third_of_its_lease(any_place: Any, until: Any) -> None:
     place = any_place
-    file = place.write({"one": place.task("waits", limits={"lease_s": 1.5}), "next": place.task("quick", needs=["one"])})
+    file = place.write(
+        {"one": place.task("waits", limits={"lease_s": 1.5}), "next": place.task("quick", needs=["one"])}
+    )
     worker = place.worker(file=file)
     until(lambda: place.marks("start"))
     assert place.store.cancel(place.run().row, reason="changed my mind") == 2
@@ -117,7 +119,9 @@ def test_a_cancelled_run_reaches_a_working_child_within_a_third_of_its_lease(any
 
 
 def test_a_cancelled_child_that_does_not_stop_is_not_called_stopped_until_it_is(place: Any, until: Any) -> None:
-    file = place.write({"one": place.task("deaf_always", limits={"lease_s": 0.6}), "holds": place.task("waits_for_end")})
+    file = place.write(
+        {"one": place.task("deaf_always", limits={"lease_s": 0.6}), "holds": place.task("waits_for_end")}
+    )
     worker = place.worker(file=file)
     until(lambda: place.marks("start", "one"))
     place.store.cancel(place.run().row, place.one("one").row)
@@ -267,4 +271,3 @@ def test_needs_arrive_as_data_with_their_digests_and_what_is_left_out_is_named(p
     assert seen["one"]["digest"] == result.tasks["one"].manifest.digest
     assert seen["left_out"] == ["result of hidden"]
     assert seen["binding"] == {"child": True, "generation": 1}
-

@@ -46,7 +46,8 @@ def test_a_stalled_worker_that_wakes_after_its_lease_changes_nothing(any_place: 
     assert place.verbs("one").count("submitted") == 1
     assert place.verbs("one")[-1] == "late_result"
     late = next(event for event in place.events("one") if event.verb == "late_result")
-    assert late.data["late"] is True and late.data["attempt"] == 1
+    assert late.data["late"] is True
+    assert late.data["attempt"] == 1
     assert overlaps(place.events()) == []
 
 
@@ -82,7 +83,8 @@ def test_a_process_left_behind_by_a_child_keeps_the_work_until_the_lease_is_over
     claims = [event for event in place.events("one") if event.verb == "claimed"]
     assert claims[1].at >= lease_until
     lost = next(event for event in place.events("one") if event.verb == "lost")
-    assert "lease" in lost.data["reason"] and "lock" not in lost.data["reason"]
+    assert "lease" in lost.data["reason"]
+    assert "lock" not in lost.data["reason"]
 
 
 def test_a_stopped_worker_keeps_its_work_until_the_lease_is_over(place: Any, until: Any) -> None:
@@ -119,4 +121,5 @@ def test_a_restarted_worker_of_the_same_name_does_not_hide_what_its_predecessor_
     place.ended(place.worker("--name", "w0", file=file))
     assert place.run().ok
     owners = {attempt.owner for task in place.run().tasks for attempt in task.attempts}
-    assert len(owners) == 2 and all(owner.startswith("w0-") for owner in owners)
+    assert len(owners) == 2
+    assert all(owner.startswith("w0-") for owner in owners)

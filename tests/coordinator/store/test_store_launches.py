@@ -9,7 +9,7 @@ import pytest
 
 from contracts.errors import NotFound, Refused, StaleClaim, WrongState
 from contracts.states import FINAL_STATES, State
-from coordinator.store import TaskStore
+from coordinator.store import TaskStore, launching
 from coordinator.store.records import Done
 
 
@@ -287,6 +287,28 @@ def test_no_child_is_born_under_a_parent_that_is_cancelled_meanwhile(store: Task
     assert sql("SELECT count(*) FROM task WHERE key = 'top' AND state <> 'cancelled'") == [(0,)]
 
 
+def test_no_child_is_born_under_a_parent_that_fails_meanwhile(
+    postgres_store: TaskStore, build: Any, postgres_url: str, sql: Any
+) -> None:
+    """The delegation holds the parent's row: its end waits, and then takes the child along."""
+    postgres_store.create_run(build.run(build.task("top", limits={"max_claims": 1})))
+    (top,) = postgres_store.claim("w", work=1)
+    ended: list[Any] = []
+    thread = threading.Thread(target=lambda: ended.extend(postgres_store.end([build.ending(top)])))
+
+    def delegate_slowly(tx: Any) -> None:
+        launching.delegate(tx, 1, [build.task("kid")], parent=top, files=[])
+        thread.start()
+        thread.join(0.5)
+        assert ended == []
+
+    postgres_store._db.write(delegate_slowly)
+    thread.join()
+
+    assert ended[0].state is State.FAILED
+    assert sql("SELECT key, state FROM task ORDER BY id") == [("top", "failed"), ("kid", "cancelled")]
+
+
 # -- new versions ------------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +338,19 @@ def test_a_new_version_supersedes_open_rows_and_leaves_accepted_ones_final(
     assert not kid.repeated
     with pytest.raises(Refused, match="task id 'kid' is in use"):
         amend(store, build, build.task("kid", version=3))
+
+
+def test_a_lost_task_waits_again_for_what_was_replaced_meanwhile(
+    store: TaskStore, build: Any, expire: Callable[..., None]
+) -> None:
+    store.create_run(build.run("a", build.task("b", needs=["a"])))
+    gate_and_accept(store, build)
+    (claim,) = store.claim("w", work=1)
+    amend(store, build, build.task("a", version=2))
+    assert isinstance(store.renew([claim])[0], int)
+    expire(claim)
+
+    assert [claim.task_id for claim in store.claim("w", work=9)] == ["a"]
 
 
 def test_of_two_amendments_at_once_one_wins(store: TaskStore, build: Any, sql: Any) -> None:

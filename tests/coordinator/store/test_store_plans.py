@@ -24,7 +24,8 @@ def large(sqlite_store: TaskStore, build: Any, sql: Any, sqlite_url: str) -> tup
         sql(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)"
             f" INSERT INTO task (orchestration_id, key, {columns})"
-            f" SELECT 1, :state || i, 1, {is_current}, :state || i, terms_id, :state, 0, 0, 0, 0 FROM n, task WHERE task.id = 1",
+            f" SELECT 1, :state || i, 1, {is_current}, :state || i, terms_id, :state, 0, 0, 0, 0 FROM n, task"
+            " WHERE task.id = 1",
             count=COUNT // 2, state=state,
         )  # fmt: skip
     assert sql("SELECT count(*) FROM task") == [(COUNT + 9,)]

@@ -288,6 +288,19 @@ def test_a_result_not_judged_three_times_asks_a_person_once_and_a_dead_judge_is_
     assert store.run(1).state == "ended"
 
 
+def test_tries_to_judge_are_counted_for_each_result(store: TaskStore, build: Any) -> None:
+    gate = submitted(store, build)
+    for _ in range(2):
+        store.decide([build.verdict(gate, "not_judged")])
+        (gate,) = store.claim("g", work=0, gate=1)
+    store.decide([build.verdict(gate, "repair_required")])
+    gate = again(store, build, output="better")
+    store.decide([build.verdict(gate, "not_judged")])
+
+    assert store.requests(1) == []
+    assert len(store.claim("g", work=0, gate=1)) == 1
+
+
 def test_a_judge_that_gives_back_is_no_try(store: TaskStore, build: Any) -> None:
     gate = submitted(store, build)
     for _ in range(5):
