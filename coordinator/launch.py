@@ -201,21 +201,17 @@ def _pin_schema(
 
 
 def _defines(source: bytes, name: str) -> bool:
-    import ast
+    """Whether a function, or something that may be one, has this name at the top level."""
+    import symtable
 
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+        # Not `ast.parse`: before Python 3.12 it fails at random when two threads use it at once.
+        symbol = symtable.symtable(source, "<agent>", "exec").lookup(name)  # type: ignore[arg-type]
+    except (SyntaxError, ValueError, KeyError):
         return False
-    defined = (ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in tree.body:
-        if isinstance(node, defined) and node.name == name:
-            return True
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and any((a.asname or a.name) == name for a in node.names):
-            return True
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
-            return True
-    return False
+    if symbol.is_namespace():
+        return any(space.get_type() == "function" for space in symbol.get_namespaces())
+    return symbol.is_assigned() or symbol.is_imported()
 
 
 def run_document(plan: Plan, git_dir: str | None) -> dict[str, Any]:

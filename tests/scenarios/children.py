@@ -217,7 +217,7 @@ def leaks(a: Assignment) -> Result:
     """Puts what it finds in its environment wherever it can."""
     secret = os.environ["CANARY_TOKEN"]
     if a.attempt == 1:
-        raise RuntimeError(f"cannot log in with {'x' * 960} {secret}")
+        raise RuntimeError(f"cannot log in with {'x' * 950} {secret}")
     a.note("how", f"with {secret}")
     a.evidence("raw", "note", data={"env": dict(os.environ), secret: secret})
     a.artifact("dump.txt", f"token={secret}\n" * 3000)

@@ -22,8 +22,8 @@ EXAMPLE = """
     work = Orchestration(name="count", objective="Count the Python files.", source=".",
                          tasks={"count": Task(objective="Count.", agent=count, isolation="none",
                                              resources={"tools": ["list_files"]},
-                                             acceptance=[{"cel": "output.files >
-                                             0"}])}) with Coordinator("sqlite:///tasks.db") as coordinator:
+                                             acceptance=[{"cel": "output.files > 0"}])})
+    with Coordinator("sqlite:///tasks.db") as coordinator:
         print(coordinator.run(work).tasks["count"].manifest)
 """
 
@@ -39,8 +39,7 @@ ASYNC_EXAMPLE = """
         work = Orchestration(name="count", objective="Count the Python files.", source=".",
                              tasks={"count": Task(objective="Count.", agent=count, isolation="none",
                                                  resources={"tools": ["list_files"]},
-                                                 acceptance=[{"cel":
-                                                 "output.files > 0"}])})
+                                                 acceptance=[{"cel": "output.files > 0"}])})
         async with AsyncCoordinator("sqlite:///tasks.db") as coordinator:
             print((await coordinator.run(work)).tasks["count"].output)
         with Coordinator("sqlite:///tasks.db") as coordinator:  # from inside a running loop
