@@ -154,7 +154,10 @@ def claim(
     """Claim up to ``gate`` results to judge and ``work`` tasks to work on. A lost race is simply not in the list."""
     won: list[Claim] = []
     if gate:
-        for row in _candidates(tx, ClaimKind.GATE, gate, runs, lock=True):
+        rows = _candidates(tx, ClaimKind.GATE, gate, runs, lock=True)
+        # A result whose judge has died may be what killed it: it is judged alone, so that it takes no other with it.
+        untried = [row for row in rows if row.gate_tries == 0]
+        for row in untried or rows[:1]:
             won += _take(tx, row, owner, ClaimKind.GATE, new_id)
     if work:
         serialised: set[int] = set()

@@ -301,6 +301,19 @@ def test_tries_to_judge_are_counted_for_each_result(store: TaskStore, build: Any
     assert len(store.claim("g", work=0, gate=1)) == 1
 
 
+def test_a_result_whose_judge_died_is_judged_alone_so_that_it_takes_no_other_with_it(
+    store: TaskStore, build: Any, expire: Any
+) -> None:
+    store.create_run(build.run("a", "b", "c"))
+    store.submit([build.submission(claim) for claim in store.claim("w", work=2)])
+    expire(*store.claim("g", work=0, gate=5))
+    store.submit([build.submission(claim) for claim in store.claim("w", work=1)])
+
+    assert [claim.task_id for claim in store.claim("g", work=0, gate=5)] == ["c"]
+    assert [claim.task_id for claim in store.claim("g", work=0, gate=5)] == ["a"]
+    assert [claim.task_id for claim in store.claim("g", work=0, gate=5)] == ["b"]
+
+
 def test_a_judge_that_gives_back_is_no_try(store: TaskStore, build: Any) -> None:
     gate = submitted(store, build)
     for _ in range(5):
