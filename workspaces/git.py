@@ -6,12 +6,12 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from contracts.errors import Refused, StoreUnavailable
 
-__all__ = ["GitError", "git_argv", "git_environment", "run_git"]
+__all__ = ["GitError", "ask_git", "git_argv", "git_environment", "run_git"]
 
 Setting = tuple[str, str]
 
@@ -104,26 +104,43 @@ def run_git(
     git_dir: Path | None,
     cwd: Path | None = None,
     settings: Iterable[Setting] = (),
+    stdin: bytes | None = None,
     timeout_s: float = 60,
 ) -> bytes:
     """What git wrote to its standard output. ``git_dir=None`` is only for finding the repository of ``cwd``.
 
     Raises ``GitError`` when git fails or does not end in time, ``OSError`` when ``cwd`` cannot be entered.
     """
+    return ask_git(args, (0,), git_dir=git_dir, cwd=cwd, settings=settings, stdin=stdin, timeout_s=timeout_s)[1]
+
+
+def ask_git(
+    args: Sequence[str],
+    answers: Collection[int] = (0, 1),
+    *,
+    git_dir: Path | None,
+    cwd: Path | None = None,
+    settings: Iterable[Setting] = (),
+    stdin: bytes | None = None,
+    timeout_s: float = 60,
+) -> tuple[int, bytes]:
+    """Like ``run_git`` for commands whose exit code is an answer: the code, one of ``answers``, and the output."""
+    command = next(arg for arg in args if not arg.startswith("-"))
     try:
         done = subprocess.run(
             git_argv(args, git_dir),
             cwd="/" if cwd is None else cwd,
             env=git_environment(settings),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            input=stdin,
             capture_output=True,
             timeout=timeout_s,
             # Ctrl-C in a terminal is for the coordinator, which ends git itself.
             start_new_session=True,
         )
     except subprocess.TimeoutExpired:
-        raise GitError(args[0], f"did not end within {timeout_s:g} s") from None
-    if done.returncode != 0:
+        raise GitError(command, f"did not end within {timeout_s:g} s") from None
+    if done.returncode not in answers:
         message = done.stderr.decode("utf-8", "backslashreplace").strip()
-        raise GitError(args[0], message or f"exit code {done.returncode}", done.returncode)
-    return done.stdout
+        raise GitError(command, message or f"exit code {done.returncode}", done.returncode)
+    return done.returncode, done.stdout

@@ -82,7 +82,7 @@ def list_tree(git_dir: Path, commit: str) -> tuple[tuple[SourceFile, ...], tuple
 
 
 class TreeReader(SourceReader):
-    """Files of one commit. Only listed paths can be read, and they are read by object id.
+    """Files of one commit or tree. Only listed paths can be read, and they are read by object id.
 
     One ``git cat-file`` process serves all threads; it is started when first needed, replaced when it died,
     and ends with this process. Raises ``ValueError`` after ``close``, ``GitError`` when the git directory is damaged.

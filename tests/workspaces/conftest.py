@@ -2,11 +2,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from workspaces import TreeReader, fetch_source, pin_source
+from workspaces.candidate import Candidate, snapshot
+from workspaces.checkout import Workspace, WorkspaceKind, make_workspace
+from workspaces.merge import Merge, merge_onto
 
 Git = Callable[..., str]
 
@@ -72,3 +78,45 @@ def state_of() -> Callable[[Path], State]:
         return state
 
     return read
+
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+class Run:
+    """A run on a repository, with its own git directory, and workspaces outside of any."""
+
+    def __init__(self, repository: Path, home: Path) -> None:
+        self.home = home
+        self.git_dir = home / "git" / "run"
+        pin = pin_source(repository)
+        fetch_source(pin, self.git_dir)
+        self.commit, self.tree = pin.commit, pin.tree
+
+    def workspace(self, name: str = "w", kind: WorkspaceKind = "directory", base: str | None = None) -> Workspace:
+        return make_workspace(self.git_dir, self.home / "spaces" / name, kind, base or self.commit)
+
+    def take(
+        self, workspace: Workspace, write_scope: Sequence[str] = (), keep_ref: str | None = None, **limits: int
+    ) -> Candidate:
+        return snapshot(
+            self.git_dir,
+            workspace,
+            write_scope=write_scope,
+            message="work",
+            keep_ref=keep_ref or f"tasks/{workspace.folder.name}",
+            at=NOON,
+            **limits,
+        )
+
+    def merge(self, head: str, candidate: str, keep_ref: str = "merges/1") -> Merge:
+        return merge_onto(self.git_dir, head, candidate, message="merge", keep_ref=keep_ref, at=NOON)
+
+    def files(self, tree: str) -> dict[str, bytes]:
+        with TreeReader(self.git_dir, tree) as reader:
+            return {file.path: reader.read_bytes(file.path) for file in reader.files()}
+
+
+@pytest.fixture
+def new_run(tmp_path: Path) -> Callable[[Path], Run]:
+    return lambda repository: Run(repository, tmp_path / "home")
