@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from contracts.canonical import well_formed
@@ -70,6 +71,8 @@ class Assignment:
     tools: Tools
     cancel: CancelSignal
     artifacts: ArtifactStore
+    workspace: Path | None = None
+    """Folder in which this child may write, within its write scope; None without a workspace."""
     _evidence: list[EvidenceItem] = field(default_factory=list)
     _artifacts: dict[str, ArtifactEntry] = field(default_factory=dict)
     _gaps: list[str] = field(default_factory=list)

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
 from contracts.canonical import canonical_bytes, json_faults
+from contracts.scopes import pattern_fault
 
-__all__ = ["JSON", "Identifier", "Name", "StrictModel"]
+__all__ = ["JSON", "Argument", "Identifier", "Name", "PathPattern", "StrictModel"]
 
 
 class StrictModel(BaseModel):
@@ -23,6 +24,19 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """A name for people, one line."""
+
+Argument = Annotated[str, StringConstraints(max_length=100_000, pattern=r"^[^\x00]*$")]
+"""One argument of a program; no shell ever sees it."""
+
+
+def _pattern(value: str) -> str:
+    fault = pattern_fault(value)
+    if fault:
+        raise ValueError(fault)
+    return value
+
+
+PathPattern = Annotated[str, AfterValidator(_pattern)]
 
 MAX_VALUE_DEPTH = 64
 """Less than canonical JSON allows, since the documents that hold a value add levels of their own."""

@@ -58,6 +58,7 @@ def render_contract(terms: Terms, binding: Binding) -> dict[str, Any]:
         "result_protocol": terms.result_protocol.model_dump(mode="json"),
     }
     added = terms.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"resources", "budget"})
+    added["agent"] = terms.agent.document() if terms.agent is not None else None
     added["needs"] = [need.document() for need in terms.needs]
     added["acceptance"] = [check.document() for check in terms.acceptance]
     for key in ("inputs", "agent", "needs", "workspace", "isolation", "limits", "acceptance"):

@@ -70,11 +70,6 @@ class Document:
             node, rest = step
         return fault.at(self.file, *node.place)
 
-    def locate_unknown(self, location: Location | str, known: Iterable[str] = ()) -> Fault:
-        """The fault of a field that nobody knows, at its key. A plain name is a field of the document itself."""
-        where = (location,) if isinstance(location, str) else location
-        return _unknown_field(where, known).at(self.file, *self.key_place(where))
-
     def _node(self, location: Location) -> Positions:
         node = self.positions
         for part in location:

@@ -24,31 +24,44 @@ class Origin(IntEnum):
 
 
 class Producers(NamedTuple):
-    """What must be granted so that evidence can reach an origin: nothing, or one of these tools or checks."""
+    """What lets evidence reach an origin: one of these tools granted, checks in the contract, agents, or a workspace.
+
+    All empty: anybody can.
+    """
 
     tools: frozenset[str] = frozenset()
     checks: frozenset[str] = frozenset()
+    agents: frozenset[str] = frozenset()
+    workspace: bool = False
 
     @property
     def anyone(self) -> bool:
-        return not self.tools and not self.checks
+        return not (self.tools or self.checks or self.agents or self.workspace)
 
 
 ANYONE = Producers()
+_READ_OR_WRITTEN = Producers(tools=frozenset({"read_file", "write_file", "edit_file"}), workspace=True)
 
 EVIDENCE_TABLE: dict[str, dict[str, Producers]] = {
     "note": {"claimed": ANYONE},
     "output": {"claimed": ANYONE},
-    "command": {"claimed": ANYONE},
+    # Observed: the runtime started the program itself and saw its end. Verified: the gate ran it again.
+    "command": {
+        "claimed": ANYONE,
+        "observed": Producers(agents=frozenset({"command"}), checks=frozenset({"command"})),
+        "verified": Producers(checks=frozenset({"command"})),
+    },
     # The coordinator itself stores the bytes (observed) and the gate hashes them again (verified).
     "artifact": {"claimed": ANYONE, "observed": ANYONE, "verified": ANYONE},
-    # Observed: the broker served that file to this child. Verified: the gate read it again from the judged tree.
-    "file": {
+    # Observed: the broker served or wrote that file, or it is in the candidate that was snapshotted.
+    # Verified: the gate read it again from the judged tree.
+    "file": {"claimed": ANYONE, "observed": _READ_OR_WRITTEN, "verified": _READ_OR_WRITTEN},
+    # Observed: the broker served that file to this child. Verified: the gate looked up line, text and symbol again.
+    "citation": {
         "claimed": ANYONE,
-        "observed": Producers(tools=frozenset({"read_file"})),
-        "verified": Producers(tools=frozenset({"read_file"})),
+        "observed": Producers(tools=frozenset({"read_file", "search_code"}), checks=frozenset({"citations_resolve"})),
+        "verified": Producers(checks=frozenset({"citations_resolve"})),
     },
-    "citation": {"claimed": ANYONE, "observed": Producers(tools=frozenset({"read_file", "search_code"}))},
 }
 """kind -> origin -> producers. An origin that is absent cannot be reached by that kind."""
 

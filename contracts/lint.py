@@ -13,8 +13,8 @@ from contracts.evidence import EVIDENCE_TABLE, EvidenceRequirement, Origin
 from contracts.expressions import expression_fault
 from contracts.orchestration import Orchestration, Task
 from contracts.scopes import literal_head, scopes_overlap
-from contracts.terms import Budget, Resources, Terms
-from contracts.tools import TOOLS
+from contracts.terms import Budget, Terms
+from contracts.tools import TOOLS, WRITING_TOOLS
 
 __all__ = ["LintReport", "lint_contract", "lint_orchestration", "overlapping_tasks"]
 
@@ -110,31 +110,56 @@ def _lint(task: Task | Terms, prefix: str) -> Iterator[Fault]:
             "add a check, or evidence with min_origin observed or verified",
         )
     for index, item in enumerate(task.required_evidence):
-        message = producible(item, resources, [check.kind for check in task.acceptance])
+        message = producible(item, task)
         if message:
             yield Fault(f"{prefix}required_evidence[{index}]", *message)
+    if task.workspace == "none":
+        writing = [tool for tool in resources.tools if tool in WRITING_TOOLS]
+        if writing:
+            what = f"{', '.join(writing)} need a workspace, and this task has none"
+            yield Fault(f"{prefix}workspace", what, "write 'workspace: clone' or 'workspace: directory'")
+    owed = {item.name: item.kind for item in task.required_evidence}
     for index, check in enumerate(task.acceptance):
+        if check.citations_resolve is not None and check.citations_resolve not in owed:
+            what = f"no required evidence is called {check.citations_resolve!r}"
+            yield Fault(f"{prefix}acceptance[{index}].citations_resolve", what, f"known: {', '.join(owed) or 'none'}")
+        elif check.citations_resolve is not None and owed[check.citations_resolve] not in ("citation", "note"):
+            what = f"{check.citations_resolve!r} is evidence of the kind {owed[check.citations_resolve]}"
+            yield Fault(f"{prefix}acceptance[{index}].citations_resolve", what, "make it 'kind: citation'")
+        if check.paths_unchanged is not None and task.workspace == "none":
+            what = "without a workspace the child can change no path"
+            yield Fault(
+                f"{prefix}acceptance[{index}].paths_unchanged", what, "give the task a workspace, or drop the check"
+            )
         wrong = expression_fault(check.cel) if check.cel is not None else None
         if wrong:
             hint = "it sees output, evidence, contract and observed"
             yield Fault(f"{prefix}acceptance[{index}].cel", f"{check.cel!r:.80}: {wrong}", hint)
 
 
-def producible(item: EvidenceRequirement, resources: Resources, checks: list[str]) -> tuple[str, str] | None:
-    """Why this evidence cannot come to be under this grant, and what would help; None when it can."""
+def producible(item: EvidenceRequirement, task: Task | Terms) -> tuple[str, str] | None:
+    """Why this evidence cannot come to be under this contract, and what would help; None when it can."""
     origins = EVIDENCE_TABLE[item.kind]
     least = Origin[item.min_origin]
     reachable = {name: who for name, who in origins.items() if Origin[name] >= least}
     if not reachable:
         best = max(origins, key=lambda name: Origin[name])
         return f"nothing makes {item.kind} evidence {item.min_origin}", f"at most {best}"
+    granted = task.resources.tools
+    checks = {check.kind for check in task.acceptance if check.citations_resolve in (None, item.name)}
+    kind = task.agent.kind if task.agent is not None else None
     for who in reachable.values():
-        if who.anyone or who.tools & set(resources.tools) or who.checks & set(checks):
+        if who.anyone or who.tools & set(granted) or who.checks & checks or kind in who.agents:
+            return None
+        if who.workspace and task.workspace != "none":
             return None
     tools = sorted(set().union(*(who.tools for who in reachable.values())))
-    found = ", ".join(resources.tools) or "none"
-    what = f"no granted tool can make {item.kind} evidence {item.min_origin} (granted: {found})"
-    return what, f"grant {' or '.join(tools)}"
+    checked = sorted(set().union(*(who.checks for who in reachable.values())))
+    ways = [f"grant {' or '.join(tools)}"] if tools else []
+    ways += [f"add the check {' or '.join(checked)}"] if checked else []
+    found = ", ".join(granted) or "none"
+    what = f"no granted tool and no check can make {item.kind} evidence {item.min_origin} (granted: {found})"
+    return what, ", or ".join(ways)
 
 
 def find_circles(needs: Mapping[str, list[str]]) -> list[list[str]]:

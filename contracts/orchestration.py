@@ -13,7 +13,7 @@ from contracts.documents import Document, load_document, validate
 from contracts.errors import BadInput, Fault
 from contracts.evidence import EvidenceRequirement
 from contracts.functions import function_reference
-from contracts.terms import AgentSpec, Budget, Limits, Need, Resources, unique
+from contracts.terms import AgentSpec, Budget, Limits, Need, Resources, WorkspaceKind, unique
 
 __all__ = ["Defaults", "Orchestration", "Source", "Task", "merge"]
 
@@ -36,7 +36,7 @@ class Source(StrictModel):
 class Defaults(StrictModel):
     """Merged under every task, key by key; lists replace. Only what is said here counts, not a field's default."""
 
-    workspace: Literal["none"] = "none"
+    workspace: WorkspaceKind = "none"
     isolation: Literal["none", "sandbox"] = "sandbox"
     resources: Resources = Resources()
     budget: Budget = Budget()
@@ -49,7 +49,7 @@ class Task(StrictModel):
     objective: str = Objective
     agent: AgentSpec
     needs: list[Need] = []
-    workspace: Literal["none"] = "none"
+    workspace: WorkspaceKind = "none"
     isolation: Literal["none", "sandbox"] = "sandbox"
     resources: Resources = Resources()
     budget: Budget = Budget()

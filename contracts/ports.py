@@ -69,6 +69,18 @@ class Tools(Protocol):
         """Lines that match a regular expression: ``[{path, line, text}]``, lines from 1."""
         ...
 
+    def write_file(self, path: str, text: str) -> None:
+        """Make or replace a file within the write scope."""
+        ...
+
+    def edit_file(self, path: str, old: str, new: str) -> None:
+        """Replace a piece of text that is there exactly once; every other byte stays as it is."""
+        ...
+
+    def git_diff(self) -> str:
+        """What has been changed in the workspace so far, as a diff against its base."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRef:

@@ -22,7 +22,10 @@ __all__ = [
     "Manifest",
     "ManifestItem",
     "ObservedCall",
+    "PathChange",
+    "ProcessRecord",
     "Result",
+    "WorkspaceRecord",
 ]
 
 
@@ -70,6 +73,48 @@ class ObservedCall(StrictModel):
     error: str | None = None
 
 
+class ProcessRecord(StrictModel):
+    """A program that the runtime or the gate ran and saw the end of. Digests are of whole outputs, tails are cut.
+
+    ``all_gone``: none of its descendants was left when it was recorded.
+    """
+
+    argv: list[str]
+    how: str
+    exit_status: int | None
+    signal: int | None
+    all_gone: bool
+    left_behind: int
+    started_at: str
+    elapsed_s: float
+    stdout_digest: str
+    stderr_digest: str
+    output_tail: str
+
+
+class PathChange(StrictModel):
+    """One path in which the candidate differs from its base; ``path`` has lone bytes escaped."""
+
+    path: str
+    status: Literal["added", "modified", "deleted", "type"]
+    old_mode: str
+    new_mode: str
+
+
+class WorkspaceRecord(StrictModel):
+    """Where the child wrote, and the candidate snapshotted from there. ``left_out``: ignored files that are no part
+    of it."""
+
+    kind: Literal["directory", "clone"]
+    base_commit: str
+    base_tree: str
+    candidate_commit: str
+    candidate_tree: str
+    changes: list[PathChange]
+    outside_scope: list[str]
+    left_out: list[str]
+
+
 class ManifestItem(EvidenceItem):
     """An evidence item with its origin, and the numbers of the calls that show it."""
 
@@ -102,6 +147,8 @@ class Manifest(StrictModel):
     next_action: str
     observed_calls: list[ObservedCall]
     read_set: dict[str, str]
+    processes: list[ProcessRecord] = []
+    workspace: WorkspaceRecord | None = None
     content_digest: str
     isolation: str
     unenforced: str
@@ -166,7 +213,11 @@ DecisionWord = Literal["accepted", "rejected", "repair_required", "not_judged", 
 
 
 class Decision(StrictModel):
-    """What came out of the gate, bound to the digests of everything judged."""
+    """What came out of the gate, bound to the digests of everything judged.
+
+    ``judged_tree``: what the checks saw, the candidate merged onto the head. ``new_head``: the commit that becomes the
+    head with an acceptance.
+    """
 
     schema_version: Literal["coordinator/decision/v1"] = Field(default="coordinator/decision/v1", alias="schema")
     decision: DecisionWord
@@ -176,6 +227,9 @@ class Decision(StrictModel):
     evidence: list[EvidenceVerdict]
     feedback: list[Finding] = []
     bound: Bound
+    judged_tree: str | None = None
+    new_head: str | None = None
+    processes: list[ProcessRecord] = []
     unenforced: str
     decided_at: str
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainSerializer, StringConstraints, model_validator
 
-from contracts.base import JSON, Identifier, Name, StrictModel
+from contracts.base import JSON, Argument, Identifier, Name, PathPattern, StrictModel
 from contracts.canonical import digest_of
 from contracts.checks import Check
 from contracts.errors import VersionRefused
 from contracts.evidence import EvidenceRequirement
-from contracts.scopes import pattern_fault
 
 __all__ = [
     "AgentSpec",
@@ -24,17 +24,11 @@ __all__ = [
     "Resources",
     "ResultProtocol",
     "Terms",
+    "WorkspaceKind",
 ]
 
 MICRO = 1_000_000
 SCHEMA_VERSION = "coordinator/v1"
-
-
-def _pattern(value: str) -> str:
-    fault = pattern_fault(value)
-    if fault:
-        raise ValueError(fault)
-    return value
 
 
 def _whole_micros(value: float) -> float:
@@ -43,11 +37,12 @@ def _whole_micros(value: float) -> float:
     return value
 
 
-PathPattern = Annotated[str, AfterValidator(_pattern)]
 HostPort = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.-]+:[0-9]{1,5}$")]
 SnapshotName = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.:-]{0,99}$")]
 CredentialName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+FunctionReference = Annotated[str, StringConstraints(pattern=r"^[^:\x00-\x1f]+:[A-Za-z_][A-Za-z0-9_]*$")]
+WorkspaceKind = Literal["none", "directory", "clone"]
 USD = Annotated[
     float,
     Field(ge=0, le=1_000_000_000, allow_inf_nan=False),
@@ -103,20 +98,50 @@ class Limits(StrictModel):
     max_repairs: int = Field(default=2, ge=0, le=10_000)
 
 
-class AgentSpec(StrictModel):
-    """Who does the work: ``function: "module:name"`` or ``"file.py:name"``."""
+AgentKind = Literal["function", "command", "scripted"]
+AGENT_KINDS: tuple[AgentKind, ...] = ("function", "command", "scripted")
 
-    function: Annotated[str, StringConstraints(pattern=r"^[^:\x00-\x1f]+:[A-Za-z_][A-Za-z0-9_]*$")]
+
+class AgentSpec(StrictModel):
+    """Who does the work. Exactly one of the kinds is set.
+
+    ``function`` and ``scripted``: ``"module:name"`` or ``"file.py:name"``. ``command``: the arguments of a program, no
+    shell; files beside the orchestration are pinned, and ``python`` is the coordinator's interpreter.
+    """
+
+    function: FunctionReference | None = None
+    command: list[Argument] | None = Field(default=None, min_length=1)
+    scripted: FunctionReference | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        found = [kind for kind in AGENT_KINDS if getattr(self, kind) is not None]
+        if len(found) != 1:
+            what = " and ".join(found) if found else "none"
+            raise ValueError(f"an agent is exactly one of {', '.join(AGENT_KINDS)}; found {what}")
+        return self
 
     @property
-    def kind(self) -> Literal["function"]:
-        return "function"
+    def kind(self) -> AgentKind:
+        return next(kind for kind in AGENT_KINDS if getattr(self, kind) is not None)
+
+    @property
+    def reference(self) -> str | None:
+        """The ``place:name`` of a function or script; None for a command."""
+        return self.function or self.scripted
 
     @property
     def file(self) -> str | None:
-        """The file part of ``file.py:name``, or None for a module."""
-        place = self.function.rsplit(":", 1)[0]
+        """The file part of ``file.py:name``; None for a module and for a command."""
+        place = self.reference.rsplit(":", 1)[0] if self.reference else ""
         return place if place.endswith(".py") else None
+
+    def label(self) -> str:
+        """For people."""
+        return self.reference or shlex.join(self.command or [])
+
+    def document(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 class Need(StrictModel):
@@ -162,7 +187,7 @@ class Terms(StrictModel):
     inputs: dict[Name, JSON] = {}
     agent: AgentSpec | None = None
     needs: list[Need] = []
-    workspace: Literal["none"] = "none"
+    workspace: WorkspaceKind = "none"
     isolation: Literal["none", "sandbox"] = "sandbox"
     resources: Resources = Resources()
     budget: Budget = Budget()
@@ -181,6 +206,7 @@ class Terms(StrictModel):
         """The JSON value that is hashed and stored."""
         value = self.model_dump(mode="json", by_alias=True)
         value["budget"] = {"max_turns": self.budget.max_turns, "max_cost_micro_usd": self.budget.max_cost_micro_usd}
+        value["agent"] = self.agent.document() if self.agent is not None else None
         value["acceptance"] = [check.document() for check in self.acceptance]
         return value
 

@@ -247,7 +247,32 @@ def test_inputs_as_deep_as_a_document_may_be_are_accepted() -> None:
         {"schema": "coordinator/v2"},
         {"schema_version": "coordinator/v1"},
         {"isolation": None},
-        {"workspace": "clone"},
+        {"workspace": "worktree"},
+        {"agent": {}},
+        {"agent": {"command": []}},
+        {"agent": {"command": "python run.py"}},
+        {"agent": {"command": ["a\0b"]}},
+        {"agent": {"command": [1]}},
+        {"agent": {"scripted": "no_colon"}},
+        {"agent": {"command": ["x"], "function": "m:f"}},
+        {"agent": {"scripted": "m:f", "function": "m:f"}},
+        {"acceptance": [{"command": []}]},
+        {"acceptance": [{"command": "pytest -q"}]},
+        {"acceptance": [{"command": ["pytest"], "timeout_s": 0}]},
+        {"acceptance": [{"command": ["pytest"], "timeout_s": math.inf}]},
+        {"acceptance": [{"command": ["pytest"], "env": {"A=B": "c"}}]},
+        {"acceptance": [{"command": ["pytest"], "env": {"A": 1}}]},
+        {"acceptance": [{"command": ["pytest"], "of": "report.md"}]},
+        {"acceptance": [{"command": ["pytest"], "cel": "true"}]},
+        {"acceptance": [{"cel": "true", "timeout_s": 5}]},
+        {"acceptance": [{"cel": "true", "env": {"A": "b"}}]},
+        {"acceptance": [{"paths_unchanged": []}]},
+        {"acceptance": [{"paths_unchanged": ["/etc"]}]},
+        {"acceptance": [{"paths_unchanged": ["../x"]}]},
+        {"acceptance": [{"paths_unchanged": ["tests/"], "of": "x"}]},
+        {"acceptance": [{"citations_resolve": ""}]},
+        {"acceptance": [{"citations_resolve": ["callers"]}]},
+        {"acceptance": [{"citations_resolve": "callers", "timeout_s": 5}]},
         {"surprise": 1},
     ],
 )
@@ -265,3 +290,48 @@ def test_terms_do_not_change_after_they_were_checked() -> None:
 def test_delegation_is_a_number_of_levels_and_children() -> None:
     own = terms(resources={"delegation": {"max_depth": 2, "max_children": 3}})
     assert own.resources.delegation == Delegation(max_depth=2, max_children=3)
+
+
+@pytest.mark.parametrize("workspace", ["none", "directory", "clone"])
+@pytest.mark.parametrize(
+    ("agent", "kind", "file", "label"),
+    [
+        ({"function": "audit.py:find"}, "function", "audit.py", "audit.py:find"),
+        ({"scripted": "play.py:work"}, "scripted", "play.py", "play.py:work"),
+        ({"scripted": "pkg.mod:work"}, "scripted", None, "pkg.mod:work"),
+        ({"command": ["python", "run it.py", ""]}, "command", None, "python 'run it.py' ''"),
+    ],
+)
+def test_every_kind_of_agent_and_workspace_is_kept_in_the_canonical_form(
+    agent: dict[str, Any], kind: str, file: str | None, label: str, workspace: str
+) -> None:
+    own = terms(agent=agent, workspace=workspace)
+    assert own.agent is not None
+    assert (own.agent.kind, own.agent.file, own.agent.label()) == (kind, file, label)
+    assert own.canonical()["agent"] == agent
+    assert Terms.from_canonical(json.loads(json.dumps(own.canonical()))) == own
+
+
+@pytest.mark.parametrize(
+    ("check", "kind", "label"),
+    [
+        ({"command": ["python", "-m", "pytest", "-q"]}, "command", "command python -m pytest -q"),
+        ({"command": ["a b", ""], "timeout_s": 0.5, "env": {"A": "", "_b": "c"}}, "command", "command 'a b' ''"),
+        ({"command": ["x"], "when": "end"}, "command", "command x"),
+        ({"paths_unchanged": ["tests/", "**/conftest.py"]}, "paths_unchanged", "paths_unchanged"),
+        ({"citations_resolve": "caller inventory"}, "citations_resolve", "citations_resolve of caller inventory"),
+    ],
+)
+def test_every_kind_of_check_says_as_much_as_was_written_and_no_more(
+    check: dict[str, Any], kind: str, label: str
+) -> None:
+    own = terms(acceptance=[check])
+    assert (own.acceptance[0].kind, own.acceptance[0].label()) == (kind, label)
+    assert own.canonical()["acceptance"] == [check]
+    assert Terms.from_canonical(own.canonical()).digest == own.digest
+    assert (
+        terms(acceptance=[{"command": ["x"], "timeout_s": 60}]).digest == terms(acceptance=[{"command": ["x"]}]).digest
+    )
+    assert (
+        terms(acceptance=[{"command": ["x"], "timeout_s": 61}]).digest != terms(acceptance=[{"command": ["x"]}]).digest
+    )

@@ -529,13 +529,6 @@ def test_every_location_is_found_again_by_its_dotted_path() -> None:
         assert document.locate(fault) == fault.at("c", *document.place(location))
 
 
-def test_an_unknown_field_is_placed_at_its_key(placed: Document) -> None:
-    assert str(placed.locate_unknown("tasks")) == "o.yaml:2:1: tasks: unknown field 'tasks', remove it"
-    assert str(placed.locate_unknown(("tasks", "callers"), ["caller"])) == (
-        "o.yaml:3:3: tasks.callers: unknown field 'callers', did you mean 'caller'?"
-    )
-
-
 # --- validation
 
 

@@ -8,15 +8,19 @@ from typing import Any
 
 import pytest
 
+from contracts.checks import CHECK_KINDS
 from contracts.delegation import DelegationContract
 from contracts.errors import Fault
 from contracts.evidence import EVIDENCE_TABLE, EvidenceItem, Origin
 from contracts.lint import find_circles, lint_contract, lint_orchestration, overlapping_tasks
 from contracts.orchestration import Orchestration
-from contracts.tools import TOOLS
+from contracts.terms import AGENT_KINDS
+from contracts.tools import TOOLS, WRITING_TOOLS
 
 AGENT = {"function": "work.py:work"}
 CHECK = {"cel": "output.n > 0"}
+READING = sorted(set(TOOLS) - WRITING_TOOLS)
+KNOWN = "known: list_files, read_file, search_code, write_file, edit_file, git_diff"
 UNCHECKED = "acceptance: nothing here can be checked, add a check, or evidence with min_origin observed or verified"
 
 
@@ -38,9 +42,9 @@ def warnings(tasks: dict[str, Any]) -> list[Fault]:
     return report.warnings
 
 
-def evidence(kind: str, min_origin: str, *tools: str) -> dict[str, Any]:
+def evidence(kind: str, min_origin: str, *tools: str, **more: Any) -> dict[str, Any]:
     owed = {"name": "x", "kind": kind, "min_origin": min_origin}
-    return task(acceptance=[], required_evidence=[owed], resources={"tools": list(tools)})
+    return task(**{"acceptance": [], "required_evidence": [owed], "resources": {"tools": list(tools)}, **more})
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,20 @@ def evidence(kind: str, min_origin: str, *tools: str) -> dict[str, Any]:
         evidence("file", "verified", "list_files", "read_file"),
         evidence("citation", "observed", "search_code"),
         evidence("citation", "observed", "read_file"),
-        task(resources={"tools": list(TOOLS), "effects": "possible", "network": ["a.example:443"]}),
+        evidence("citation", "verified", acceptance=[{"citations_resolve": "x"}]),
+        evidence("citation", "observed", acceptance=[{"citations_resolve": "x"}]),
+        evidence("command", "verified", acceptance=[{"command": ["pytest"]}]),
+        evidence("command", "observed", acceptance=[{"command": ["pytest"]}]),
+        evidence("command", "observed", agent={"command": ["run.sh"]}),
+        evidence("file", "verified", workspace="clone"),
+        evidence("file", "observed", "write_file", workspace="directory"),
+        task(required_evidence=["x"], acceptance=[{"citations_resolve": "x"}]),
+        task(acceptance=[{"command": ["pytest"], "timeout_s": 5, "env": {"A": "b"}}]),
+        task(acceptance=[{"paths_unchanged": ["tests/"]}], workspace="clone"),
+        task(agent={"scripted": "play.py:work"}, resources={"tools": ["write_file", "git_diff"]}, workspace="clone"),
+        task(agent={"command": ["sh", "x"]}, workspace="directory", resources={"write_scope": ["out/"]}),
+        task(resources={"tools": READING, "effects": "possible", "network": ["a.example:443"]}),
+        task(resources={"tools": list(TOOLS)}, workspace="clone"),
         task(budget={"max_cost_usd": 2, "max_turns": 5}),
         task(budget={"max_turns": 1}),
         task(needs=["other"]),
@@ -84,25 +101,68 @@ def test_what_can_be_launched_is_accepted(accepted: dict[str, Any]) -> None:
         ),
         (
             evidence("file", "observed", "list_files"),
-            "tasks.a.required_evidence[0]: no granted tool can make file evidence observed (granted: list_files), "
-            "grant read_file",
+            "tasks.a.required_evidence[0]: no granted tool and no check can make file evidence observed "
+            "(granted: list_files), grant edit_file or read_file or write_file",
         ),
         (
             evidence("citation", "observed"),
-            "tasks.a.required_evidence[0]: no granted tool can make citation evidence observed (granted: none), "
-            "grant read_file or search_code",
+            "tasks.a.required_evidence[0]: no granted tool and no check can make citation evidence observed "
+            "(granted: none), grant read_file or search_code, or add the check citations_resolve",
         ),
         (
-            evidence("citation", "verified", *TOOLS),
-            "tasks.a.required_evidence[0]: nothing makes citation evidence verified, at most observed",
+            evidence("citation", "verified", *READING),
+            "tasks.a.required_evidence[0]: no granted tool and no check can make citation evidence verified "
+            "(granted: list_files, read_file, search_code), add the check citations_resolve",
         ),
         (
-            evidence("command", "observed", *TOOLS),
-            "tasks.a.required_evidence[0]: nothing makes command evidence observed, at most claimed",
+            evidence(
+                "citation",
+                "verified",
+                required_evidence=[
+                    {"name": "x", "kind": "citation", "min_origin": "verified"},
+                    "y",
+                ],
+                acceptance=[{"citations_resolve": "y"}],
+            ),
+            "tasks.a.required_evidence[0]: no granted tool and no check can make citation evidence verified "
+            "(granted: none), add the check citations_resolve",
+        ),
+        (
+            evidence("command", "observed", *READING),
+            "tasks.a.required_evidence[0]: no granted tool and no check can make command evidence observed "
+            "(granted: list_files, read_file, search_code), add the check command",
+        ),
+        (
+            evidence("command", "verified", agent={"command": ["run.sh"]}),
+            "tasks.a.required_evidence[0]: no granted tool and no check can make command evidence verified "
+            "(granted: none), add the check command",
+        ),
+        (
+            evidence("note", "observed"),
+            "tasks.a.required_evidence[0]: nothing makes note evidence observed, at most claimed",
+        ),
+        (
+            task(acceptance=[{"citations_resolve": "callers"}], required_evidence=["caller inventory"]),
+            "tasks.a.acceptance[0].citations_resolve: no required evidence is called 'callers', "
+            "known: caller inventory",
+        ),
+        (
+            task(acceptance=[CHECK, {"citations_resolve": "callers"}]),
+            "tasks.a.acceptance[1].citations_resolve: no required evidence is called 'callers', known: none",
+        ),
+        (
+            task(acceptance=[{"paths_unchanged": ["tests/"]}]),
+            "tasks.a.acceptance[0].paths_unchanged: without a workspace the child can change no path, "
+            "give the task a workspace, or drop the check",
+        ),
+        (
+            task(resources={"tools": ["read_file", "write_file", "git_diff"]}),
+            "tasks.a.workspace: write_file, git_diff need a workspace, and this task has none, "
+            "write 'workspace: clone' or 'workspace: directory'",
         ),
         (
             task(resources={"tools": ["read_file", "run_tests"]}),
-            "tasks.a.resources.tools[1]: no tool is called 'run_tests', known: list_files, read_file, search_code",
+            f"tasks.a.resources.tools[1]: no tool is called 'run_tests', {KNOWN}",
         ),
         (
             task(isolation="sandbox"),
@@ -276,7 +336,7 @@ PUBLISHED = {
 def test_a_lone_contract_is_judged_by_the_same_rules() -> None:
     own, _ = DelegationContract.model_validate(PUBLISHED).split()
     assert [str(fault) for fault in lint_contract(own)] == [
-        "resources.tools[2]: no tool is called 'run_readonly_tests', known: list_files, read_file, search_code",
+        f"resources.tools[2]: no tool is called 'run_readonly_tests', {KNOWN}",
         UNCHECKED,
     ]
     better = json.loads(json.dumps(PUBLISHED).replace(', "run_readonly_tests"', "")) | {"acceptance": [CHECK]}
@@ -291,17 +351,50 @@ def test_the_table_of_evidence_accounts_for_every_kind_and_names_only_tools_that
         assert origins["claimed"].anyone, f"anybody can claim {kind}"
         for who in origins.values():
             assert who.tools <= set(TOOLS)
+            assert who.checks <= set(CHECK_KINDS)
+            assert who.agents <= set(AGENT_KINDS)
         # An origin includes the earlier ones, so none may be left out between two.
         reached = sorted(Origin[name] for name in origins)
         assert reached == list(Origin)[: len(reached)]
+
+
+def test_only_citations_can_be_resolved() -> None:
+    owed = [{"name": "x", "kind": "file", "min_origin": "claimed"}]
+
+    found = errors({"a": task(required_evidence=owed, acceptance=[{"citations_resolve": "x"}])})
+
+    assert found == [
+        "tasks.a.acceptance[0].citations_resolve: 'x' is evidence of the kind file, make it 'kind: citation'"
+    ]
 
 
 @pytest.mark.parametrize("kind", EVIDENCE_TABLE)
 @pytest.mark.parametrize("origin", [origin.name for origin in Origin])
 def test_evidence_is_accepted_where_the_table_has_a_granted_producer_and_only_there(kind: str, origin: str) -> None:
     who = EVIDENCE_TABLE[kind].get(origin)
-    for tools in ([], ["list_files"], ["read_file"], ["search_code"]):
+    grounds: list[dict[str, Any]] = [
+        {},
+        *({"resources": {"tools": [tool]}, "workspace": "none"} for tool in READING),
+        *({"agent": {kind: "m:f"}} for kind in ("function", "scripted")),
+        {"agent": {"command": ["x"]}},
+        {"acceptance": [{"command": ["x"]}]},
+        *([{"acceptance": [{"citations_resolve": "x"}]}] if kind in ("citation", "note") else []),
+        {"workspace": "clone"},
+    ]
+    for ground in grounds:
         owed = {"name": "x", "kind": kind, "min_origin": origin}
-        found = errors({"a": task(required_evidence=[owed], resources={"tools": tools})})
-        can = who is not None and (who.anyone or bool(who.tools & set(tools)))
-        assert (found == []) == can, (kind, origin, tools)
+        found = errors({"a": task(**{"required_evidence": [owed], **ground})})
+        # A producer of a higher origin makes the lower one too.
+        makers = [EVIDENCE_TABLE[kind][name] for name in EVIDENCE_TABLE[kind] if Origin[name] >= Origin[origin]]
+        tools = set(ground.get("resources", {}).get("tools", []))
+        checks = {kind for check in ground.get("acceptance", [CHECK]) for kind in check}
+        agents = set(ground.get("agent", AGENT))
+        can = who is not None and any(
+            maker.anyone
+            or maker.tools & tools
+            or maker.checks & checks
+            or maker.agents & agents
+            or (maker.workspace and ground.get("workspace") == "clone")
+            for maker in makers
+        )
+        assert (found == []) == can, (kind, origin, ground)

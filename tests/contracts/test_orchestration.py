@@ -197,7 +197,7 @@ tasks:
         "o.yaml:14:41: tasks.c.required_evidence[0].kind: 'picture' is not accepted, should be 'output', 'citation', "
         "'command', 'file', 'artifact' or 'note'",
         "o.yaml:15:18: tasks.c.acceptance[0]: {'cel': 'a', 'approval': 'b'}: a check names exactly one of json_schema, "
-        "sections, cel, approval; found cel and approval",
+        "sections, citations_resolve, command, paths_unchanged, cel, approval; found cel and approval",
         "o.yaml:15:52: tasks.c.acceptance[1].sections: [] is not accepted, list should have at least 1 item after "
         "validation, not 0",
         "o.yaml:16:6: tasks.d: 4 is not accepted, should be a mapping of fields",
@@ -248,9 +248,16 @@ def test_what_only_code_sets_and_what_does_not_exist_yet_cannot_be_set_from_a_fi
     [
         "{objective: o}",
         "{agent: {function: 'm:f'}}",
-        "{objective: o, agent: {command: [x]}}",
-        "{objective: o, agent: {function: 'm:f'}, workspace: clone}",
-        "{objective: o, agent: {function: 'm:f'}, acceptance: [{command: [x]}]}",
+        "{objective: o, agent: {}}",
+        "{objective: o, agent: {command: x}}",
+        "{objective: o, agent: {command: []}}",
+        "{objective: o, agent: {command: [x], function: 'm:f'}}",
+        "{objective: o, agent: {anthropic: {model: x}}}",
+        "{objective: o, agent: {function: 'm:f'}, workspace: worktree}",
+        "{objective: o, agent: {function: 'm:f'}, acceptance: [{command: x}]}",
+        "{objective: o, agent: {function: 'm:f'}, acceptance: [{command: [x], of: y}]}",
+        "{objective: o, agent: {function: 'm:f'}, acceptance: [{cel: 'a', timeout_s: 3}]}",
+        "{objective: o, agent: {function: 'm:f'}, acceptance: [{paths_unchanged: [/x]}]}",
         "{objective: o, agent: {function: 'm:f'}, acceptance: [cel]}",
         "{objective: o, agent: {function: 'm:f'}, needs: [{task: x, optional: true}]}",
         "{objective: o, agent: {function: 'm:f'}, needs: [x, x]}",
@@ -263,6 +270,22 @@ def test_a_task_that_says_too_little_or_what_cannot_be_done_is_refused(tmp_path:
     faults = refused(tmp_path, head(f"  a: {task}\n"))
     assert faults
     assert [fault for fault in faults if not fault.startswith("o.yaml:5:") or ": tasks.a" not in fault] == []
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "{objective: o, agent: {command: [python, run.py]}}",
+        "{objective: o, agent: {scripted: 'play.py:work'}}",
+        "{objective: o, agent: {function: 'm:f'}, workspace: clone}",
+        "{objective: o, agent: {function: 'm:f'}, workspace: directory}",
+        "{objective: o, agent: {function: 'm:f'}, acceptance: [{command: [x], timeout_s: 3, env: {A: b}}]}",
+        "{objective: o, agent: {function: 'm:f'}, acceptance: [{paths_unchanged: [tests/]}, {citations_resolve: x}]}",
+    ],
+)
+def test_every_kind_of_agent_workspace_and_check_can_be_written(tmp_path: Path, task: str) -> None:
+    work = from_text(tmp_path, head(f"  a: {task}\n"))
+    assert from_text(tmp_path, json.dumps(work.document()), "o.json") == work
 
 
 def test_no_tasks_are_refused(tmp_path: Path) -> None:

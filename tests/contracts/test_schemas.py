@@ -39,7 +39,14 @@ tasks:
     agent: {function: "audit.py:report"}
     resources: {network: ["a.example:443"], delegation: {max_depth: 1, max_children: 2}, write_scope: [report.md]}
     budget: {max_turns: 3, max_cost_usd: 0.5}
-    acceptance: [{sections: [Summary], of: report.md, when: end}]
+    acceptance: [{sections: [Summary], of: report.md, when: end}, {paths_unchanged: [tests/]}]
+    workspace: clone
+  tests:
+    objective: Run the suite.
+    agent: {command: [python, run_tests.py]}
+    workspace: directory
+    acceptance: [{command: [python, -m, pytest], timeout_s: 5, env: {A: b}}, {citations_resolve: x}]
+  play: {objective: o, agent: {scripted: "play.py:work"}}
   other: {objective: o, agent: {function: "m:f"}, source_free: x}
 """
 DELEGATION = {
@@ -160,7 +167,7 @@ def mappings(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | i
     return [path, *inside] if isinstance(value, dict) else inside
 
 
-FREE = ("inputs", "input_snapshot", "output", "arguments", "read_set", "tasks")
+FREE = ("inputs", "input_snapshot", "output", "arguments", "read_set", "tasks", "env")
 """What holds keys of the writer's own."""
 
 
@@ -212,7 +219,29 @@ def test_a_lone_contract_needs_no_schema_version() -> None:
         {"tasks": {"two words": {"objective": "o", "agent": {"function": "m:f"}}}},
         {"tasks": {"a": {"objective": "o", "agent": {"function": "m:f"}, "needs": [""]}}},
         {"tasks": {"a": {"objective": "o", "agent": {"function": "m:f"}, "required_evidence": ["a\nb"]}}},
-        {"tasks": {"a": {"objective": "o", "agent": {"function": "m:f"}, "workspace": "clone"}}},
+        {"tasks": {"a": {"objective": "o", "agent": {"function": "m:f"}, "workspace": "worktree"}}},
+        {"tasks": {"a": {"objective": "o", "agent": {"command": []}}}},
+        {"tasks": {"a": {"objective": "o", "agent": {"command": "x"}}}},
+        {"tasks": {"a": {"objective": "o", "agent": {"function": "m:f"}, "acceptance": [{"command": "x"}]}}},
+        {
+            "tasks": {
+                "a": {
+                    "objective": "o",
+                    "agent": {"function": "m:f"},
+                    "acceptance": [{"command": ["x"], "timeout_s": 0}],
+                }
+            }
+        },
+        {
+            "tasks": {
+                "a": {
+                    "objective": "o",
+                    "agent": {"function": "m:f"},
+                    "acceptance": [{"command": ["x"], "env": {"A=": "b"}}],
+                }
+            }
+        },
+        {"tasks": {"a": {"objective": "o", "agent": {"function": "m:f"}, "acceptance": [{"paths_unchanged": []}]}}},
         {"tasks": None},
         {"source": ""},
         {"inputs": {"": 1}},
