@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from agents.broker.reading import ReadBroker, ToolRefused
+from agents.broker.broker import Broker
+from agents.broker.errors import ToolRefused
+from agents.broker.loop import ToolLoop
 
-__all__ = ["ReadBroker", "ToolRefused"]
+__all__ = ["Broker", "ToolLoop", "ToolRefused"]

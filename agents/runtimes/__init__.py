@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agents.runtimes.build import Runtime, build_runtime
-from agents.runtimes.function import NoResult, SourceChanged
+from agents.runtimes.command import Place
+from agents.runtimes.errors import NoResult, SourceChanged
 
-__all__ = ["NoResult", "Runtime", "SourceChanged", "build_runtime"]
+__all__ = ["NoResult", "Place", "Runtime", "SourceChanged", "build_runtime"]

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from agents.runtimes.command import CommandRuntime, Place
 from agents.runtimes.function import FunctionRuntime
+from agents.runtimes.scripted import ScriptedRuntime
 from contracts.assignment import Assignment
-from contracts.results import Result
+from contracts.results import ProcessRecord, Result
 from contracts.terms import AgentSpec
 
 __all__ = ["Runtime", "build_runtime"]
@@ -20,13 +22,32 @@ class Runtime(Protocol):
     stoppable: bool
     """Whether cancelling ``run`` really ends the child."""
 
+    kills: bool
+    """Whether a set cancel signal makes ``run`` end, with every process of the child."""
+
+    all_gone: bool
+    """Whether, once ``run`` has ended, nothing of the child can be running any more."""
+
+    processes: list[ProcessRecord]
+    """The programs that it started itself, and whose ends it saw."""
+
     async def run(self, assignment: Assignment) -> Result: ...
 
 
-def build_runtime(agent: AgentSpec, *, pins: dict[str, str], pinned_file: Callable[[str], Path]) -> Runtime:
+def build_runtime(
+    agent: AgentSpec, *, pins: dict[str, str], pinned_file: Callable[[str], Path], place: Place
+) -> Runtime:
     """The runtime of an agent.
 
     ``pins`` maps a name of the input snapshot to its digest; ``pinned_file`` gives the path of a pinned file's exact
-    bytes.
+    bytes; ``place`` is where a program lives.
     """
-    return FunctionRuntime.load(agent, pins=pins, pinned_file=pinned_file)
+    match agent.kind:
+        case "function":
+            return FunctionRuntime.of(agent, pins=pins, pinned_file=pinned_file)
+        case "scripted":
+            return ScriptedRuntime.of(agent, pins=pins, pinned_file=pinned_file)
+        case "command":
+            assert agent.command is not None
+            argv = [str(pinned_file(argument)) if argument in pins else argument for argument in agent.command]
+            return CommandRuntime(argv, agent.command, place)

@@ -15,7 +15,7 @@ from contracts.terms import Resources
 from coordinator.runtimes import load_agents
 
 load_agents()
-from agents.broker import ReadBroker, ToolRefused  # noqa: E402 - found once it is loaded
+from agents.broker import Broker, ToolRefused  # noqa: E402 - found once it is loaded
 
 FILES = {
     "docs/guide.md": b"# Guide\nsee pay()\n",
@@ -42,9 +42,9 @@ class Reader:
     def close(self) -> None: ...
 
 
-def broker(tools: list[str], scope: list[str] | None = None, **more: Any) -> ReadBroker:
+def broker(tools: list[str], scope: list[str] | None = None, **more: Any) -> Broker:
     resources = Resources.model_validate({"tools": tools, "read_scope": scope or ["src/**", "docs/**"]})
-    return ReadBroker(resources, Reader(), clock=lambda: datetime(2026, 3, 1, tzinfo=UTC), **more)
+    return Broker(resources, Reader(), clock=lambda: datetime(2026, 3, 1, tzinfo=UTC), **more)
 
 
 CALLS: dict[str, Any] = {
@@ -138,8 +138,8 @@ def test_reading_through_the_inner_parts_of_the_broker_makes_nothing_observed() 
     tools._content("src/pay.py")
     with pytest.raises(ToolRefused):
         tools._content("secret/key.txt")
-    assert tools._reader is not None
-    tools._reader.read_bytes("secret/key.txt")
+    assert tools._base is not None
+    tools._base.read_bytes("secret/key.txt")
     assert re.search(b"hidden", FILES["secret/key.txt"])
     assert tools.read_set() == {}
     assert tools.shown_by() == {}
@@ -156,7 +156,7 @@ def test_what_the_broker_gives_away_are_copies() -> None:
 
 
 def test_without_a_source_every_tool_says_what_is_missing() -> None:
-    tools = ReadBroker(Resources(tools=ALL), None, clock=lambda: datetime(2026, 3, 1, tzinfo=UTC))  # type: ignore[arg-type]
+    tools = Broker(Resources(tools=ALL), None, clock=lambda: datetime(2026, 3, 1, tzinfo=UTC))  # type: ignore[arg-type]
     for call in CALLS.values():
         with pytest.raises(ToolRefused, match="this run has no source to read"):
             call(tools)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ load_agents()
 from agents.runtimes import NoResult, SourceChanged, build_runtime  # noqa: E402 - found once it is loaded
 
 Run = Callable[[str, str], Any]
+NOWHERE: Any = None
+"""Functions need no place."""
 
 
 def assignment() -> Assignment:
@@ -38,7 +41,7 @@ def pinned(folder: Path, source: str, name: str = "child") -> Any:
     file = folder / "pinned.py"
     file.write_text(source)
     pins = {"work.py": sha256_digest(source.encode())}
-    return build_runtime(AgentSpec(function=f"work.py:{name}"), pins=pins, pinned_file=lambda _: file)
+    return build_runtime(AgentSpec(function=f"work.py:{name}"), pins=pins, pinned_file=lambda _: file, place=NOWHERE)
 
 
 def run(runtime: Any) -> Result:
@@ -57,8 +60,8 @@ def test_a_sync_function_runs_in_a_thread_of_its_own_and_cannot_be_stopped(tmp_p
 def test_an_async_function_runs_on_the_loop_and_can_be_stopped(tmp_path: Path) -> None:
     source = "import threading\nasync def child(a):\n    return a.completed(threading.current_thread().name)\n"
     runtime = pinned(tmp_path, source)
-    assert runtime.stoppable
     assert run(runtime).output == threading.current_thread().name
+    assert runtime.stoppable
 
 
 @pytest.mark.parametrize("prefix", ["", "async "])
@@ -108,7 +111,7 @@ def test_an_error_of_the_child_comes_through_as_it_is(tmp_path: Path) -> None:
 )
 def test_a_function_that_cannot_be_loaded_is_named(tmp_path: Path, source: str, says: str) -> None:
     with pytest.raises(NoResult, match=says):
-        pinned(tmp_path, source)
+        run(pinned(tmp_path, source))
 
 
 def test_the_bytes_that_run_are_the_pinned_ones_also_when_the_same_name_was_loaded_before(tmp_path: Path) -> None:
@@ -130,7 +133,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 
 def imported(file: Path, digest: str) -> Any:
     spec = AgentSpec(function=f"{file.stem}:child")
-    return build_runtime(spec, pins={file.stem: digest}, pinned_file=lambda name: Path(name))
+    return build_runtime(spec, pins={file.stem: digest}, pinned_file=lambda name: Path(name), place=NOWHERE)
 
 
 def test_a_module_runs_if_its_source_is_the_pinned_one(module: Path) -> None:
@@ -142,7 +145,7 @@ def test_a_module_that_changed_is_refused_with_both_digests(module: Path) -> Non
     module.write_text("def child(a):\n    return a.completed('module')\n")
     pin = sha256_digest(b"something else")
     with pytest.raises(SourceChanged, match="changed since the contract was issued") as refused:
-        imported(module, pin)
+        run(imported(module, pin))
     assert pin in str(refused.value)
     assert sha256_digest(module.read_bytes()) in str(refused.value)
 
@@ -152,8 +155,30 @@ def test_older_code_that_this_process_imported_does_not_run_under_a_newer_pin(mo
     assert run(imported(module, sha256_digest(module.read_bytes()))).output == "old"
     module.write_text("def child(a):\n    return a.completed('newer')\n")
     with pytest.raises(SourceChanged, match="start a new worker"):
-        imported(module, sha256_digest(module.read_bytes()))
+        run(imported(module, sha256_digest(module.read_bytes())))
 
 
 def test_a_blocked_result_is_a_result(tmp_path: Path) -> None:
     assert run(pinned(tmp_path, "def child(a):\n    return a.blocked('Which?')\n")).outcome is Outcome.BLOCKED
+
+
+def test_a_module_that_hangs_when_it_is_loaded_holds_up_no_other_child(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    released = threading.Event()
+    sys.modules["a_test_that_hangs"] = types.ModuleType("a_test_that_hangs")
+    sys.modules["a_test_that_hangs"].released = released  # type: ignore[attr-defined]
+    hanging = pinned(tmp_path / "a", "import a_test_that_hangs as t\nt.released.wait(60)\ndef child(a): ...\n")
+    quick = pinned(tmp_path / "b", "def child(a):\n    return a.completed('quick')\n")
+
+    async def both() -> Result:
+        slow = asyncio.ensure_future(hanging.run(assignment()))
+        result: Result = await quick.run(assignment())
+        assert not slow.done()
+        released.set()
+        with pytest.raises(NoResult):
+            await slow
+        return result
+
+    assert asyncio.run(both()).output == "quick"
+    del sys.modules["a_test_that_hangs"]

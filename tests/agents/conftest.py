@@ -1,0 +1,126 @@
+"""A pinned tree in memory, a workspace on disk, a broker over both, and an assignment around it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.assignment import Assignment
+from contracts.delegation import Binding, render_contract
+from contracts.ports import SourceFile
+from contracts.terms import Terms
+from coordinator.runtimes import load_agents
+
+load_agents()
+from agents.broker import Broker  # noqa: E402 - found once it is loaded
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@dataclass
+class PinnedTree:
+    """Implements ``contracts.ports.SourceReader``."""
+
+    contents: dict[str, bytes]
+    modes: dict[str, str] = field(default_factory=dict)
+
+    def files(self) -> Sequence[SourceFile]:
+        return [
+            SourceFile(path, self.modes.get(path, "100644"), len(data), "0" * 40)
+            for path, data in sorted(self.contents.items())
+        ]
+
+    def read_bytes(self, path: str) -> bytes:
+        try:
+            return self.contents[path]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def close(self) -> None: ...
+
+
+class Stop:
+    """Implements ``contracts.ports.CancelSignal``."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.reason = ""
+
+    def is_set(self) -> bool:
+        return self.event.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        return self.event.wait(timeout_s)
+
+    def set(self, reason: str) -> None:
+        self.reason = reason
+        self.event.set()
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Path:
+    """An empty workspace; what lies beside it is out of reach."""
+    folder = tmp_path / "ws"
+    folder.mkdir()
+    return folder
+
+
+MakeBroker = Callable[..., Broker]
+
+
+@pytest.fixture
+def make_broker(ws: Path) -> MakeBroker:
+    """``make_broker(*tools, read=[…], write=[…], base={path: bytes}, workspace=True)``; no tools named: all of them."""
+
+    def make(
+        *tools: str,
+        read: Sequence[str] = ("**",),
+        write: Sequence[str] = ("**",),
+        base: Mapping[str, bytes] | None = None,
+        modes: Mapping[str, str] | None = None,
+        workspace: Path | bool = True,
+        **more: Any,
+    ) -> Broker:
+        from contracts.tools import TOOLS
+
+        terms = Terms.model_validate(
+            {
+                "task_id": "one", "contract_version": 1, "objective": "x", "workspace": "directory",
+                "resources": {"tools": list(tools or TOOLS), "read_scope": list(read), "write_scope": list(write)},
+            }
+        )  # fmt: skip
+        tree = PinnedTree(dict(base or {}), dict(modes or {}))
+        folder = {True: ws, False: None}[workspace] if isinstance(workspace, bool) else workspace
+        return Broker(terms.resources, tree, clock=lambda: NOW, workspace=folder, **more)
+
+    return make
+
+
+MakeAssignment = Callable[..., Assignment]
+
+
+@pytest.fixture
+def make_assignment(make_broker: MakeBroker) -> MakeAssignment:
+    """``make_assignment(terms={…}, broker=…, **fields of the assignment)``."""
+
+    def make(*, terms: Mapping[str, Any] | None = None, broker: Broker | None = None, **fields: Any) -> Assignment:
+        full = Terms.model_validate({"task_id": "one", "contract_version": 1, "objective": "Do it.", **(terms or {})})
+        binding = Binding(
+            child_run_id="child-1", parent_run_id="run", delegation_id="d-1", parent_state_version=1, claim_generation=1
+        )
+        unused: Any = None
+        values: dict[str, Any] = {
+            "run_id": "run", "task_id": "one", "child_run_id": "child-1", "attempt": 1, "generation": 1,
+            "contract": render_contract(full, binding), "objective": full.objective, "inputs": dict(full.inputs),
+            "needs": {}, "feedback": None, "answers": (), "left_out": (), "deadline_at": NOW,
+            "tools": broker or make_broker(*full.resources.tools), "cancel": Stop(), "artifacts": unused,
+        }  # fmt: skip
+        return Assignment(**{**values, **fields})
+
+    return make
