@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contracts.canonical import sha256_digest, well_formed
 from contracts.json_positions import printable
-from contracts.ports import SourceReader
 from contracts.results import ArtifactEntry, Manifest
 from coordinator.store.records import Claim, RepairHistory
 
-__all__ = ["CannotJudge", "Case", "bare_hex", "names", "one_line"]
+if TYPE_CHECKING:
+    from coordinator.gate.tree import JudgedTree
+
+__all__ = ["CannotJudge", "Case", "Unfit", "bare_hex", "names", "one_line"]
 
 
 class CannotJudge(Exception):
     """The gate itself could not do its work, whatever the result is worth; the text is the cause."""
+
+
+class Unfit(Exception):
+    """What should be judged is not there, or is not of the kind that is read here: a finding."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +31,15 @@ class Case:
     """One submitted result with everything that judging it needs.
 
     ``claim``: a live claim to gate. ``read_artifact``: digest -> bytes. ``read_file``: name -> bytes of a file that the
-    terms pin in ``input_snapshot``. Both may raise anything; the gate hashes what they give. ``reader``: the source at
-    its pinned state, None when the run has none. ``contract``: the rendered contract, as CEL expressions see it.
+    terms pin in ``input_snapshot``. Both may raise anything; the gate hashes what they give. ``judged``: the tree that
+    the checks see, None when the run has no source. ``contract``: the rendered contract, as CEL expressions see it.
     """
 
     claim: Claim
     manifest: Manifest
     read_artifact: Callable[[str], bytes]
     read_file: Callable[[str], bytes]
-    reader: SourceReader | None
+    judged: JudgedTree | None
     history: RepairHistory
     contract: Mapping[str, Any]
 

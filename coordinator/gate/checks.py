@@ -1,4 +1,4 @@
-"""The deterministic checks: what each finds wrong with a result.
+"""The checks that are no person's: what each finds wrong with a result.
 
 A check returns its findings (none: it holds) and raises ``CannotJudge`` for what is not the result's fault.
 """
@@ -17,7 +17,9 @@ from contracts.errors import BadInput, Fault
 from contracts.expressions import ExpressionError, evaluate, expression_fault
 from contracts.json_positions import path_part, short
 from contracts.results import ArtifactEntry, Finding
-from coordinator.gate.case import CannotJudge, Case, names, one_line
+from coordinator.gate.case import CannotJudge, Case, Unfit, names, one_line
+from coordinator.gate.citations import Citations
+from coordinator.gate.commands import Commands
 from coordinator.gate.sections import section_messages
 
 if TYPE_CHECKING:
@@ -30,15 +32,15 @@ MAX_FINDINGS: Final = 20
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-class _Unfit(Exception):
-    """What should be judged is not there, or is not of the kind that this check reads: a finding."""
-
-
-def run_check(case: Case, check: Check) -> list[Finding]:
-    """What one deterministic check finds wrong; none: it holds. Raises ``CannotJudge``."""
+def run_check(case: Case, check: Check, citations: Citations, commands: Commands) -> list[Finding]:
+    """What one check, which is no person's, finds wrong; none: it holds. Raises ``CannotJudge``."""
+    if check.command is not None:
+        return commands.findings(check)
+    if check.citations_resolve is not None:
+        return citations.findings(check)
     try:
         return _CHECKS[check.kind](case, check)
-    except _Unfit as error:
+    except Unfit as error:
         return [Finding(check=one_line(check.label()), message=one_line(str(error), 500))]
 
 
@@ -97,15 +99,15 @@ def _json_schema(case: Case, check: Check) -> list[Finding]:
     value, root = case.manifest.output, "$"
     if check.of is not None:
         subject = _subject(case, check.of)
-        if subject.entry is None:
+        if subject.data is None:
             value, root = subject.value, "$" + path_part(check.of)
         else:
-            root = f"{check.of}: $"
+            root = f"{subject.shown}: $"
             try:
-                value = parse_document(case.artifact_bytes(subject.entry), file=check.of, format="json").value
+                value = parse_document(subject.data, file=check.of, format="json").value
             except BadInput as error:
                 return [
-                    Finding(check=label, message=one_line(f"not strict JSON: {fault}"), place=one_line(check.of))
+                    Finding(check=label, message=one_line(f"not strict JSON: {fault}"), place=one_line(subject.shown))
                     for fault in error.faults[:MAX_FINDINGS]
                 ]
     return [
@@ -136,60 +138,85 @@ def _cel(case: Case, check: Check) -> list[Finding]:
     return [Finding(check=one_line(check.label()), message=one_line(message, 500))]
 
 
+def _paths_unchanged(case: Case, check: Check) -> list[Finding]:
+    assert check.paths_unchanged is not None
+    label = one_line(check.label())
+    if case.judged is None or case.judged.candidate_tree is None:
+        raise CannotJudge("there is no candidate whose changes could be looked at")
+    touched = case.judged.touched(check.paths_unchanged)
+    findings = [
+        Finding(
+            check=label,
+            message=one_line(f"{change.path} was {_DONE[change.status]}, and must stay as it was", 500),
+            place=one_line(change.path),
+        )
+        for change in touched[:MAX_FINDINGS]
+    ]
+    if len(touched) > MAX_FINDINGS:
+        findings.append(Finding(check=label, message=f"{len(touched) - MAX_FINDINGS} more paths were changed"))
+    return findings
+
+
+_DONE: Final = {"added": "added", "modified": "changed", "deleted": "deleted", "type": "made another kind of entry"}
+
 _CHECKS: Final[dict[CheckKind, Callable[[Case, Check], list[Finding]]]] = {
     "json_schema": _json_schema,
     "sections": _sections,
     "cel": _cel,
+    "paths_unchanged": _paths_unchanged,
 }
-"""Every kind but ``approval``, which is a person's."""
+"""Every kind that reads what is there; ``approval`` is a person's."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What ``of`` names: an artifact, or else a key of the output."""
+    """What ``of`` names: an artifact, or else a file of the judged tree, or else a key of the output."""
 
-    entry: ArtifactEntry | None
+    shown: str
+    data: bytes | None = None
     value: Any = None
 
 
 def _subject(case: Case, name: str) -> _Subject:
     entry, output = case.artifact_named(name), case.manifest.output
     if entry is not None:
-        return _Subject(entry)
+        return _Subject(f"artifact {name}", case.artifact_bytes(entry))
+    if case.judged is not None and case.judged.file(name) is not None:
+        return _Subject(f"file {name}", case.judged.content(name))
     if isinstance(output, dict) and name in output:
-        return _Subject(None, output[name])
+        return _Subject(f"output key {name}", value=output[name])
     artifacts = names(item.name for item in case.manifest.artifacts)
     keys = names(output) if isinstance(output, dict) else "none"
-    raise _Unfit(f"{name!r} was not handed in: no artifact and no key of the output has that name "
-                 f"(artifacts: {artifacts}; keys: {keys})")  # fmt: skip
+    raise Unfit(f"{name!r} was not handed in: no artifact, no file of the judged tree and no key of the output has "
+                f"that name (artifacts: {artifacts}; keys: {keys})")  # fmt: skip
 
 
 def _text(case: Case, name: str | None) -> tuple[str, str]:
-    """(text, its name) that ``sections`` judges."""
+    """(text, which it is) that ``sections`` judges."""
     output = case.manifest.output
     if name is not None:
         subject = _subject(case, name)
-        if subject.entry is None:
-            if not isinstance(subject.value, str):
-                raise _Unfit(f"output key {name!r} is not text but {short(subject.value)}")
-            return subject.value, name
-        return _decoded(case, subject.entry), name
+        if subject.data is not None:
+            return _decoded(subject.data, subject.shown), subject.shown
+        if not isinstance(subject.value, str):
+            raise Unfit(f"{subject.shown} is not text but {short(subject.value)}")
+        return subject.value, subject.shown
     if isinstance(output, str) and output.strip():
         return output, ""
     texts = [entry for entry in case.manifest.artifacts if _is_text(entry)]
     if len(texts) != 1:
-        raise _Unfit("no single text to judge: hand in the text as the output, or as the only text artifact "
-                     f"(text artifacts handed in: {names(entry.name for entry in texts)})")  # fmt: skip
-    return _decoded(case, texts[0]), texts[0].name
+        raise Unfit("no single text to judge: hand in the text as the output, or as the only text artifact "
+                    f"(text artifacts handed in: {names(entry.name for entry in texts)})")  # fmt: skip
+    shown = f"artifact {texts[0].name}"
+    return _decoded(case.artifact_bytes(texts[0]), shown), shown
 
 
 def _is_text(entry: ArtifactEntry) -> bool:
     return entry.media_type.lower().startswith("text/") or entry.name.lower().endswith((".md", ".markdown", ".txt"))
 
 
-def _decoded(case: Case, entry: ArtifactEntry) -> str:
-    data = case.artifact_bytes(entry).removeprefix(codecs.BOM_UTF8)
+def _decoded(data: bytes, shown: str) -> str:
     try:
-        return data.decode("utf-8")
+        return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _Unfit(f"artifact {entry.name!r} is not UTF-8 text (byte {error.start})") from None
+        raise Unfit(f"{shown} is not UTF-8 text (byte {error.start})") from None

@@ -1,21 +1,24 @@
 """Required evidence: which items meet it, and how far each can be trusted.
 
-A manifest says who saw what. The gate takes *observed* only with a recorded call of a tool that can show it, and
-*verified* from nobody: it is what the gate itself read and hashed again. A message names the fact that is missing; it
-accuses nobody.
+A manifest says who saw what. The gate takes *observed* only with a recorded call or process that can show it, or a
+change in the candidate, and *verified* from nobody: it is what the gate itself read, looked up or ran again. A message
+names the fact that is missing; it accuses nobody.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from contracts.canonical import sha256_digest
 from contracts.evidence import EVIDENCE_TABLE, EvidenceRequirement, Origin, OriginName
 from contracts.results import EvidenceVerdict, ManifestItem
 from contracts.scopes import in_scope
+from contracts.states import Outcome
 from coordinator.gate.case import CannotJudge, Case, bare_hex, names, one_line
 from coordinator.gate.checks import data_faults, pinned_schema
+from coordinator.gate.citations import Citations
+from coordinator.gate.commands import Commands, same_command
 
 __all__ = ["EvidenceWeigher"]
 
@@ -25,18 +28,27 @@ MAX_MESSAGE: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """One item: its origin, and why it is no higher."""
+    """One item: its origin, why it is no higher, and what was not compared."""
 
     item: ManifestItem
     origin: OriginName
     why: str = ""
+    note: str = ""
 
 
 class EvidenceWeigher:
     """Weighs the evidence of one result; each file and artifact is read once, however many items name it."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, citations: Citations, commands: Commands) -> None:
         self._case = case
+        self._citations = citations
+        self._commands = commands
+        # What holds only at the end is not run for a partial result.
+        checks = [
+            c for c in case.claim.terms.acceptance if c.when == "each" or case.manifest.outcome != Outcome.PARTIAL
+        ]
+        self._run_checks = [check for check in checks if check.command is not None]
+        self._resolved_names = {check.citations_resolve for check in case.claim.terms.acceptance}
         self._calls = {call.number: call for call in case.manifest.observed_calls}
         self._items: dict[str, list[ManifestItem]] = {}
         for item in case.manifest.evidence:
@@ -56,16 +68,19 @@ class EvidenceWeigher:
             why = _listed([f"{_label(item.item)}: {item.why}" for item in short])
             of = f" for {len(short)} of {len(found)} items" if len(found) > 1 else ""
             return self._verdict(owed, lowest, f"evidence {owed.name!r} is not {owed.min_origin}{of}: {why}")
-        return self._verdict(owed, lowest, self._off_schema(owed, fitting))
+        notes = list(dict.fromkeys(item.note for item in found if item.note))
+        return self._verdict(owed, lowest, self._off_schema(owed, fitting), _listed(notes))
 
-    def _verdict(self, owed: EvidenceRequirement, lowest: OriginName | None, message: str) -> EvidenceVerdict:
+    def _verdict(
+        self, owed: EvidenceRequirement, lowest: OriginName | None, message: str, note: str = ""
+    ) -> EvidenceVerdict:
         return EvidenceVerdict(
             name=owed.name,
             kind=owed.kind,
             min_origin=owed.min_origin,
             found_origin=lowest,
             ok=not message,
-            message=one_line(message, MAX_MESSAGE),
+            message=one_line(message or note, MAX_MESSAGE),
         )
 
     def _missing(self, owed: EvidenceRequirement, named: list[ManifestItem]) -> str:
@@ -96,7 +111,42 @@ class EvidenceWeigher:
             return self._artifact(item)
         if item.kind == "file":
             return self._file(item, least)
+        if item.kind == "command":
+            return self._command(item, least)
+        if item.kind == "citation" and item.name in self._resolved_names:
+            looked = self._citations.look(item)
+            return (
+                replace(self._stated(item), why=looked.fault)
+                if looked.fault
+                else _Found(item, "verified", note=looked.note)
+            )
         return self._stated(item)
+
+    def _command(self, item: ManifestItem, least: OriginName) -> _Found:
+        """Verified by the gate's own run of it, observed by the record of the runtime's."""
+        argv = item.data.get("argv") if isinstance(item.data, dict) else None
+        if argv is not None and not (isinstance(argv, list) and argv and all(isinstance(word, str) for word in argv)):
+            return _Found(item, "claimed", "its data.argv is no list of arguments")
+        cause: CannotJudge | None = None
+        run_again = False
+        for check in self._run_checks:
+            if argv is None or same_command(argv, check.command or []):
+                run_again = True
+                try:
+                    if not self._commands.findings(check):
+                        return _Found(item, "verified")
+                except CannotJudge as error:
+                    cause = error
+        if cause is not None and least == "verified":
+            raise cause
+        why = "the check that runs it did not pass" if run_again else "no check of this contract runs it again"
+        processes = self._case.manifest.processes
+        seen = processes if argv is None else [ran for ran in processes if same_command(argv, ran.argv)]
+        if len(seen) == 1 or (seen and argv is not None):
+            return _Found(item, "observed", why)
+        if argv is None and len(seen) > 1:
+            return _Found(item, "claimed", f"{len(seen)} programs were seen; its data.argv does not say which is meant")
+        return _Found(item, "claimed", f"the runtime saw no such program run, and {why}")
 
     def _stated(self, item: ManifestItem) -> _Found:
         """What the manifest says, as far as the record of calls bears it out."""
@@ -129,34 +179,33 @@ class EvidenceWeigher:
     def _file(self, item: ManifestItem, least: OriginName) -> _Found:
         if not item.path:
             return _Found(item, "claimed", "it names no path")
-        if not in_scope(self._case.claim.terms.resources.read_scope, item.path):
+        written = self._case.judged is not None and item.path in self._case.judged.written
+        if not written and not in_scope(self._case.claim.terms.resources.read_scope, item.path):
             return _Found(item, "claimed", "its path is outside the read scope")
-        if self._case.reader is None:
+        if self._case.judged is None:
             if least == "verified":
                 raise CannotJudge(f"there is no source in which to read {item.path!r} again")
             return self._stated(item)
         there = self._file_digest(item.path)
         if there is None:
-            return _Found(item, "claimed", "the source has no such file")
-        observed = self._case.manifest.read_set.get(item.path)
+            return _Found(item, "claimed", "the judged tree has no such file")
+        # What the child read before it changed the file is another content, and rightly so.
+        observed = None if written else self._case.manifest.read_set.get(item.path)
         if item.digest is not None and bare_hex(item.digest) != bare_hex(there):
-            return _Found(item, "claimed", f"its digest is not that of the file in the source, {there}")
+            return _Found(item, "claimed", f"its digest is not that of the file in the judged tree, {there}")
         if observed is not None and bare_hex(observed) != bare_hex(there):
-            return _Found(item, "claimed", f"what was read is not what the source holds, {there}")
-        if item.digest is None and observed is None:
-            return _Found(item, "claimed", "it was not read in this attempt, and no digest of it was handed in")
+            return _Found(item, "claimed", f"what was read is not what the judged tree holds, {there}")
+        if item.digest is None and observed is None and not written:
+            why = "it was neither read nor written in this attempt, and no digest of it was handed in"
+            return _Found(item, "claimed", why)
         return _Found(item, "verified")
 
     def _file_digest(self, path: str) -> str | None:
-        """Of the file as the source has it now; None when it has none."""
-        assert self._case.reader is not None
+        """Of the file as the judged tree has it; None when it has none."""
+        assert self._case.judged is not None
         if path not in self._file_digests:
-            try:
-                self._file_digests[path] = sha256_digest(self._case.reader.read_bytes(path))
-            except FileNotFoundError:
-                self._file_digests[path] = None
-            except Exception as error:
-                raise CannotJudge(f"{path!r} cannot be read again: {type(error).__name__}: {error}") from error
+            file = self._case.judged.file(path)
+            self._file_digests[path] = None if file is None else sha256_digest(self._case.judged.blob(file))
         return self._file_digests[path]
 
 

@@ -1,4 +1,4 @@
-"""The verdict on one result: evidence, then deterministic checks, then people, whose yes overrides no failure."""
+"""The verdict on one result: where it wrote, evidence, checks, then people, whose yes overrides no failure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from contracts.checks import Check
 from contracts.evidence import EvidenceRequirement
 from contracts.results import Bound, CheckOutcome, Decision, DecisionWord, EvidenceVerdict, Finding
 from contracts.states import ClaimKind, Outcome
-from coordinator.gate.case import CannotJudge, Case, one_line
+from coordinator.gate.case import CannotJudge, Case, names, one_line
 from coordinator.gate.checks import run_check
+from coordinator.gate.citations import Citations
+from coordinator.gate.commands import Commands
 from coordinator.gate.evidence import EvidenceWeigher
 from coordinator.store.records import Question, Verdict
 
 __all__ = ["approval_key", "judge", "policy_version"]
 
 ISOLATION: Final = "none"
-"""What checks run under: they read data, and none of them runs a program."""
+"""What checks run under: a program of a ``command`` check has a clean checkout, and nothing that holds it there."""
+
+MAX_PATHS: Final = 50
 
 
 @cache
@@ -46,7 +50,7 @@ def judge(case: Case, *, now: datetime) -> Verdict:
     bound = Bound(
         terms_digest=claim.terms_digest,
         manifest_digest=claim.manifest_digest,
-        candidate_tree=None,
+        candidate_tree=case.judged.candidate_tree if case.judged is not None else None,
         policy_version=policy_version(),
         head=claim.head,
         generation_submitted=claim.generation_submitted,
@@ -63,6 +67,9 @@ class _Judgement:
     def __init__(self, case: Case, bound: Bound) -> None:
         self._case = case
         self._bound = bound
+        self._citations = Citations(case)
+        self._commands = Commands(case)
+        self._saw_tree = False
         self._evidence: list[EvidenceVerdict] = []
         self._checks: list[CheckOutcome] = []
         self._questions: list[Question] = []
@@ -71,10 +78,12 @@ class _Judgement:
         self._refusals: list[str] = []
 
     def run(self) -> None:
-        self._judge_origin()
-        if self._failed or self._causes:
-            return
-        weigher = EvidenceWeigher(self._case)
+        for judge_first in (self._judge_origin, self._judge_write_scope, self._judge_merge):
+            judge_first()
+            if self._failed or self._causes or self._refusals:
+                return
+        self._saw_tree = True
+        weigher = EvidenceWeigher(self._case, self._citations, self._commands)
         for owed in self._case.claim.terms.required_evidence:
             self._judge_evidence(weigher, owed)
         acceptance = self._case.claim.terms.acceptance
@@ -90,14 +99,19 @@ class _Judgement:
     def verdict(self, now: datetime) -> Verdict:
         manifest, history = self._case.manifest, self._case.history
         word, reasons = self._word()
+        judged = self._case.judged
+        has_candidate = judged is not None and judged.candidate_tree is not None
         decision = Decision(
             decision=word,
             partial=word == "accepted" and manifest.outcome is Outcome.PARTIAL,
-            reason=one_line("; ".join(reasons)),
+            reason=one_line("; ".join(dict.fromkeys(reasons))),
             checks=self._checks,
             evidence=self._evidence,
             feedback=self._failed,
             bound=self._bound,
+            judged_tree=judged.tree if judged is not None and has_candidate and self._saw_tree else None,
+            new_head=judged.new_head if judged is not None and word == "accepted" and judged.changes else None,
+            processes=self._commands.records,
             unenforced=manifest.unenforced,
             decided_at=now.astimezone(UTC).isoformat(),
         )
@@ -119,8 +133,7 @@ class _Judgement:
         """Whether this is the result that was submitted, made under this claim."""
         label = "result"
         findings, cause = self._guarded(label, self._foreign)
-        if findings or cause:
-            self._checks.append(self._outcome(label, digest_of({"builtin": label}), findings, cause))
+        self._note_builtin(label, findings, cause)
 
     def _foreign(self) -> list[Finding]:
         claim, manifest = self._case.claim, self._case.manifest
@@ -144,6 +157,58 @@ class _Judgement:
             findings.append(Finding(check="result", message=message))
         return findings
 
+    def _judge_write_scope(self) -> None:
+        """Whether the candidate is the one handed in, and changes only what it may. Nothing else is run if not."""
+        label = "write_scope"
+        findings, cause = self._guarded(label, self._other_candidate)
+        self._note_builtin(label, findings, cause)
+        outside = self._case.judged.outside_scope if self._case.judged is not None and not cause else ()
+        if not outside:
+            return
+        scope = names(self._case.claim.terms.resources.write_scope)
+        self._refusals.append(f"changed outside the write scope: {names(outside)} (write scope: {scope})")
+        found = [Finding(check=label, message=f"{one_line(path, 200)} is outside the write scope", place=one_line(path))
+                 for path in outside[:MAX_PATHS]]  # fmt: skip
+        if len(outside) > MAX_PATHS:
+            found.append(Finding(check=label, message=f"and {len(outside) - MAX_PATHS} more paths"))
+        outcome = self._outcome(label, digest_of({"builtin": label}))
+        self._checks.append(outcome.model_copy(update={"outcome": "refused", "findings": found}))
+
+    def _other_candidate(self) -> list[Finding]:
+        record, judged = self._case.manifest.workspace, self._case.judged
+        handed_in = record.candidate_tree if record is not None else None
+        found = judged.candidate_tree if judged is not None else None
+        if found != handed_in:
+            raise CannotJudge(f"the candidate is {found or 'none'}, and the manifest names {handed_in or 'none'}")
+        if found is None and self._case.claim.terms.workspace != "none":
+            raise CannotJudge("the contract gives a workspace, and no candidate was handed in from there")
+        return []
+
+    def _judge_merge(self) -> None:
+        """Whether the candidate goes together with what was accepted since its base. Nothing else is run if not."""
+        label, judged = "merge", self._case.judged
+        if judged is None or not judged.conflicts:
+            return
+        since = f" since its base {judged.base_commit}" if judged.base_commit else ""
+        findings = [
+            Finding(
+                check=label,
+                message=one_line(f"{path} was also changed by what was accepted{since}, in another way", 500),
+                place=one_line(path),
+            )
+            for path in judged.conflicts[:MAX_PATHS]
+        ]
+        if len(judged.conflicts) > MAX_PATHS:
+            findings.append(Finding(check=label, message=f"and {len(judged.conflicts) - MAX_PATHS} more paths"))
+        paths = names(judged.conflicts)
+        message = f"conflicts with what was accepted{since}: {paths}; the next attempt starts from the new base"
+        self._note_builtin(label, [Finding(check=label, message=one_line(message, 700)), *findings], "")
+
+    def _note_builtin(self, label: str, findings: Sequence[Finding], cause: str) -> None:
+        """A check that every result has is told only when something stands against it."""
+        if findings or cause:
+            self._checks.append(self._outcome(label, digest_of({"builtin": label}), findings, cause))
+
     def _judge_evidence(self, weigher: EvidenceWeigher, owed: EvidenceRequirement) -> None:
         verdicts: list[EvidenceVerdict] = []
 
@@ -166,8 +231,11 @@ class _Judgement:
     def _judge_check(self, check: Check) -> CheckOutcome:
         if self._only_at_end(check):
             return self._outcome(check.label(), self._digest(check), skipped=True)
-        findings, cause = self._guarded(check.label(), lambda: run_check(self._case, check))
+        findings, cause = self._guarded(check.label(), lambda: self._run_check(check))
         return self._outcome(check.label(), self._digest(check), findings, cause)
+
+    def _run_check(self, check: Check) -> list[Finding]:
+        return run_check(self._case, check, self._citations, self._commands)
 
     def _judge_approval(self, check: Check, sound: bool) -> CheckOutcome:
         assert check.approval is not None

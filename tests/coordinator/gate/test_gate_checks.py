@@ -85,12 +85,12 @@ def test_an_artifact_or_a_key_of_the_output_can_be_what_a_schema_judges(make_cas
         == "accepted"
     )
     assert found(case(artifacts={"callers.json": json.dumps(bad).encode()})) == [
-        (label, "callers.json: $.callers[0]", "'line' is a required property")
+        (label, "artifact callers.json: $.callers[0]", "'line' is a required property")
     ]
     assert found(case(output={"callers.json": bad}))[0][1] == "$['callers.json'].callers[0]"
     assert found(case(artifacts={"other.json": b"{}"}, output={"a": 1, "b": 2})) == [
-        (label, "", "'callers.json' was not handed in: no artifact and no key of the output has that name "
-                    "(artifacts: other.json; keys: a, b)")
+        (label, "", "'callers.json' was not handed in: no artifact, no file of the judged tree and no key "
+                    "of the output has that name (artifacts: other.json; keys: a, b)")
     ]  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def test_the_text_is_the_output_or_the_only_text_artifact_or_what_of_names(make_
 
 def test_a_draft_without_risks_comes_back_with_the_exact_finding(make_case: MakeCase) -> None:
     case = make_case(acceptance=[SECTIONS[0] | {"of": "report.md"}], artifacts={"report.md": DRAFT})
-    assert found(case) == [("sections of report.md", "report.md", "Missing required sections: Risks")]
+    assert found(case) == [("sections of report.md", "artifact report.md", "Missing required sections: Risks")]
     assert decide(case).reason == "Missing required sections: Risks"
 
 
@@ -205,10 +205,10 @@ def test_work_that_was_done_but_not_handed_in_is_asked_for(make_case: MakeCase, 
 
 def test_text_that_is_no_text_is_a_finding(make_case: MakeCase) -> None:
     assert found(make_case(acceptance=SECTIONS, artifacts={"a.md": b"# \xff"}))[0][2] == (
-        "artifact 'a.md' is not UTF-8 text (byte 2)"
+        "artifact a.md is not UTF-8 text (byte 2)"
     )
     case = make_case(acceptance=[SECTIONS[0] | {"of": "n"}], output={"n": 7})
-    assert found(case)[0][2] == "output key 'n' is not text but 7"
+    assert found(case)[0][2] == "output key n is not text but 7"
 
 
 # --- cel

@@ -145,11 +145,19 @@ def test_an_artifact_with_another_digest_or_with_nothing_in_it_verifies_nothing(
 @pytest.mark.parametrize(
     ("item", "read_set", "fact"),
     [
-        ({"path": "src/gone.py", "digest": PAY}, {}, "file src/gone.py: the source has no such file"),
-        ({"path": "../../../etc/passwd", "digest": PAY}, {}, "the source has no such file"),
-        ({"path": "src/pay.py", "digest": sha256_digest(b"else")}, {}, f"not that of the file in the source, {PAY}"),
-        ({"path": "src/pay.py"}, {"src/pay.py": sha256_digest(b"else")}, f"not what the source holds, {PAY}"),
-        ({"path": "src/pay.py"}, {}, "it was not read in this attempt, and no digest of it was handed in"),
+        ({"path": "src/gone.py", "digest": PAY}, {}, "file src/gone.py: the judged tree has no such file"),
+        ({"path": "../../../etc/passwd", "digest": PAY}, {}, "the judged tree has no such file"),
+        (
+            {"path": "src/pay.py", "digest": sha256_digest(b"else")},
+            {},
+            f"not that of the file in the judged tree, {PAY}",
+        ),
+        ({"path": "src/pay.py"}, {"src/pay.py": sha256_digest(b"else")}, f"not what the judged tree holds, {PAY}"),
+        (
+            {"path": "src/pay.py"},
+            {},
+            "it was neither read nor written in this attempt, and no digest of it was handed in",
+        ),
         ({}, {}, "it names no path"),
     ],
 )
@@ -192,7 +200,7 @@ def test_observed_without_a_served_call_of_a_tool_that_shows_it_is_a_claim(
     assert "no served call of read_file or search_code in this attempt shows it" in refused(case)
 
 
-@pytest.mark.parametrize("kind", ["note", "output", "command"])
+@pytest.mark.parametrize("kind", ["note", "output"])
 def test_what_nobody_can_observe_stays_a_claim_whatever_the_manifest_says(make_case: MakeCase, kind: str) -> None:
     item = {"name": "proof", "kind": kind, "origin": "verified", "seen_in_calls": [1]}
     case = make_case(required_evidence=owed(kind, "observed"), evidence=[item], calls=[{}])
@@ -245,6 +253,6 @@ def test_an_artifact_whose_bytes_are_gone_or_altered_is_not_judged(make_case: Ma
 def test_a_file_that_must_be_verified_where_there_is_no_source_is_not_judged(make_case: MakeCase) -> None:
     item = {"name": "proof", "kind": "file", "path": "src/pay.py", "origin": "observed", "seen_in_calls": [1]}
     case = make_case(required_evidence=owed("file", "verified"), evidence=[item], calls=[{}])
-    assert decide(replace(case, reader=None)).decision == "not_judged"
+    assert decide(replace(case, judged=None)).decision == "not_judged"
     case = make_case(required_evidence=owed("file", "observed"), evidence=[item], calls=[{}])
-    assert decide(replace(case, reader=None)).decision == "accepted"
+    assert decide(replace(case, judged=None)).decision == "accepted"

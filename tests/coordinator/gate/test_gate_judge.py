@@ -289,6 +289,8 @@ EVERYTHING: list[dict[str, Any]] = [
     {"sections": ["Risks"], "of": "text"},
     {"cel": "output.files > 0"},
     {"cel": "output == 1"},
+    {"citations_resolve": "proof"},
+    {"sections": ["Risks"], "of": "src/pay.py"},
 ]
 STRICT = b'{"type": "object", "additionalProperties": false, "anyOf": [{"required": ["a"]}, {"maxProperties": 1}]}'
 
@@ -299,9 +301,12 @@ def test_no_result_brings_the_gate_down_and_each_is_judged(
     make_case: MakeCase, output: Any, text: bytes, names: st.DataObject
 ) -> None:
     item = st.fixed_dictionaries(
-        {"name": st.just("proof"), "kind": st.sampled_from(["citation", "file", "artifact", "note"])},
+        {"name": st.just("proof"), "kind": st.sampled_from(["citation", "file", "artifact", "note", "command"])},
         optional={
-            "path": TEXT,
+            "path": TEXT | st.sampled_from(["src/pay.py", "src", "src/empty.py"]),
+            "line": st.integers(1, 4) | st.integers(1, 2**53 - 1),
+            "text": TEXT | st.just("    return legacy_state()"),
+            "symbol": TEXT | st.just("pay"),
             "artifact": st.sampled_from(["text", "gone", ""]),
             "data": HOSTILE,
             "digest": TEXT,
