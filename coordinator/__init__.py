@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from contracts.errors import BadInput, CoordinatorError, Refused, StaleClaim
     from contracts.orchestration import Orchestration, Source, Task
     from contracts.results import Result
+    from contracts.tools import ToolReply, ToolUse
     from coordinator.api import AsyncCoordinator, Coordinator
     from coordinator.results import NotAccepted, RunResult, TaskResult
 
@@ -30,6 +31,8 @@ _HOMES = {
     "StaleClaim": "contracts.errors",
     "Task": "contracts.orchestration",
     "TaskResult": "coordinator.results",
+    "ToolReply": "contracts.tools",
+    "ToolUse": "contracts.tools",
 }
 
 __all__ = [
@@ -47,6 +50,8 @@ __all__ = [
     "StaleClaim",
     "Task",
     "TaskResult",
+    "ToolReply",
+    "ToolUse",
 ]
 
 

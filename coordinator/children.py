@@ -11,11 +11,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from contracts.assignment import Assignment
 from contracts.errors import CoordinatorError
 from contracts.ports import Clock, SourceReader, ToolCall
-from contracts.results import Result
+from contracts.results import Result, WorkspaceRecord
 from contracts.states import Outcome
 from coordinator import crash_points
 from coordinator.logs import WorkerLog, bind_context
@@ -26,11 +27,16 @@ from coordinator.runtimes import load_agents
 from coordinator.store import TaskStore
 from coordinator.store.records import Claim, Ending, EndingWord, Question, Submission
 from coordinator.text import plain
+from coordinator.workplaces import Workplace, Workplaces
 
 if TYPE_CHECKING:
-    from agents.broker import ReadBroker
+    from agents.broker import Broker
+    from agents.runtimes import Runtime
 
 __all__ = ["Child", "Environment", "StopSignal"]
+
+KILL_LIMIT_S = 15.0
+"""How long ending a program with all its descendants may take."""
 
 STOP_GRACE_S = 5.0
 """How long a child that was told to stop may take before the worker goes on without it."""
@@ -40,6 +46,10 @@ SAID: dict[Outcome, EndingWord] = {
     Outcome.CANCELLED: "cancelled",
     Outcome.UNKNOWN: "unknown",
 }
+
+
+class NotStarted(CoordinatorError):
+    """The coordinator could not get as far as starting the child."""
 
 
 class StopSignal:
@@ -74,7 +84,11 @@ class Environment:
     redactor: Redactor
     log: WorkerLog
     reader_of: Callable[[Claim], SourceReader | None]
+    read_no_more: Callable[[Claim], None]
     pinned_file: Callable[[Claim, str], Path]
+    workplaces: Workplaces
+    output_path: Callable[[Claim], Path]
+    lock_path: Path
     folder_of: Callable[[Claim], Path | None]
 
 
@@ -85,12 +99,16 @@ class Child:
         self.claim = claim
         self._env = environment
         self.signal = StopSignal()
+        self.unfit = ""
+        """Why nothing of this run can be worked on here; empty while nothing is known against it."""
         self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._why: str | None = None
         self.deadline_left_s = (claim.deadline_at - claim.claimed_at) / 1e6
         self._started_monotonic = time.monotonic()
-        self._broker: ReadBroker | None = None
+        self._broker: Broker | None = None
+        self._runtime: Runtime | None = None
+        self._place: Workplace | None = None
         credentials = claim.terms.resources.credentials
         self._redactor = Redactor(os.environ, credentials) if credentials else environment.redactor
         self._artifacts = ChildArtifacts(environment.store, self._redactor)
@@ -122,13 +140,16 @@ class Child:
         if not work.done() and not stopped.done():
             self._why = "deadline"
             self.signal.set("deadline")
+            if self._runtime is not None and self._runtime.kills:
+                await asyncio.wait({work}, timeout=KILL_LIMIT_S)
         elif not work.done():
             await asyncio.wait({work}, timeout=STOP_GRACE_S)  # to reach a safe point
         stopped.cancel()
-        if work.done():
-            hand_in(self._conclude(work))
+        if work.done() and self._why != "deadline":
+            hand_in(await asyncio.to_thread(self._conclude, work))
+            await asyncio.to_thread(self._leave)
             return
-        stoppable = await self._try_to_stop(work)
+        stoppable = await self._try_to_stop(work) and (self._runtime is None or self._runtime.all_gone)
         if self._why == "deadline":
             limit = self.claim.terms.limits.deadline_s
             still = (
@@ -139,45 +160,54 @@ class Child:
             )
         elif self._why == "interrupted":
             hand_in(Ending(self.claim, "released", "the worker was told to stop", stopped=stoppable))
-        free()
         if not stoppable:
+            free()
             with contextlib.suppress(BaseException):
                 await asyncio.wait({work})
         if work.done() and not work.cancelled() and work.exception() is None:
-            late = self._conclude(work)
+            late = await asyncio.to_thread(self._conclude, work)
             hand_in(late if isinstance(late, Submission) else self.claim)
         else:
             hand_in(self.claim)
+        if work.done():
+            await asyncio.to_thread(self._leave)
 
     async def _try_to_stop(self, work: asyncio.Future[Result]) -> bool:
         """Cancel an async child; a thread cannot be. Whether it has ended."""
-        if self._stoppable:
+        if not work.done() and self._runtime is not None and self._runtime.stoppable:
             work.cancel()
             await asyncio.wait({work}, timeout=STOP_GRACE_S)
         return work.done()
 
-    _stoppable = False
-
     async def _work(self) -> Result:
         bind_context(self.claim)
-        runtime, assignment = await asyncio.to_thread(self._prepare)
-        self._stoppable = runtime.stoppable
-        return await runtime.run(assignment)  # type: ignore[no-any-return]
+        try:
+            runtime, assignment = await asyncio.to_thread(self._prepare)
+        except (CoordinatorError, OSError) as error:
+            # None of the child's code has run: what is missing here says nothing of the task, and is no try.
+            self.unfit = self._clean(str(error), 500)
+            raise NotStarted(f"this worker cannot work on {self.claim.run_id}: {self.unfit}") from error
+        self._runtime = runtime
+        return await runtime.run(assignment)
 
-    def _prepare(self) -> tuple[Any, Any]:
+    def _prepare(self) -> tuple[Runtime, Assignment]:
         claim, env = self.claim, self._env
         agents = load_agents()
-        from agents.broker import ReadBroker
+        from agents.broker import Broker
+        from agents.runtimes import Place
 
         def on_call(call: ToolCall) -> None:
             crash_points.reached("tool_call", claim.task_id, claim.attempt)
-            self._log.debug("tool_call", tool=call.tool, ok=call.ok)
+            self._log.info("tool_call", tool=call.tool, ok=call.ok, path=call.arguments.get("path"))
 
-        needs_source = bool(claim.terms.resources.tools)
+        self._place = place = env.workplaces.make(claim)
+        workspace = place.workspace.folder if place.workspace is not None else None
+        needs_source = bool(claim.terms.resources.tools) or workspace is not None
         reader = env.reader_of(claim) if needs_source else None
-        broker = ReadBroker(claim.terms.resources, reader, clock=env.clock, on_call=on_call)
+        broker = Broker(claim.terms.resources, reader, clock=env.clock, on_call=on_call, workspace=workspace)
         self._broker = broker
         assignment = build_assignment(env.store, claim, tools=broker, cancel=self.signal, artifacts=self._artifacts)
+        assignment.workspace = workspace
         pins = {name: pin.rpartition("@")[2] for name, pin in claim.terms.input_snapshot.items()}
         assert claim.terms.agent is not None, claim.address
         folder = env.folder_of(claim)
@@ -185,8 +215,18 @@ class Child:
             from coordinator.modules import add_folder
 
             add_folder(folder)
-        runtime = agents.build_runtime(
-            claim.terms.agent, pins=pins, pinned_file=lambda name: env.pinned_file(claim, name)
+        granted = claim.terms.resources.credentials
+        runtime: Runtime = agents.build_runtime(
+            claim.terms.agent,
+            pins=pins,
+            pinned_file=lambda name: env.pinned_file(claim, name),
+            place=Place(
+                scratch=place.scratch,
+                workspace=place.working_folder,
+                output_path=env.output_path(claim),
+                lock_path=env.lock_path,
+                credentials={name: os.environ[name] for name in granted if name in os.environ},
+            ),
         )
         return runtime, assignment
 
@@ -202,16 +242,22 @@ class Child:
             self._log.warning("child_failed", reason=clean, trace=trace)
             if self._why == "interrupted":
                 return Ending(self.claim, "released", f"the worker was told to stop ({clean})")
-            return Ending(self.claim, word, clean)
+            return Ending(self.claim, "released" if self.unfit else word, clean)
         result = work.result()
-        broker = self._broker
+        broker, runtime, place = self._broker, self._runtime, self._place
         assert broker is not None, self.claim.address
+        assert runtime is not None, self.claim.address
+        assert place is not None, self.claim.address
         try:
+            # Not before every process of the child is gone: what the gate reads cannot be written by it any more.
+            workspace = self._snapshot(place, result.outcome) if runtime.all_gone else None
             manifest = build_manifest(
                 self.claim, result, calls=broker.calls(), read_set=broker.read_set(), shown_by=broker.shown_by(),
                 artifacts=self._artifacts, redactor=self._redactor, started_at=self._started_at,
-                finished_at=self._env.clock(),
+                finished_at=self._env.clock(), processes=runtime.processes, workspace=workspace,
             )  # fmt: skip
+        except CoordinatorError as problem:
+            return Ending(self.claim, "no_result", f"the workspace cannot be judged: {self._clean(str(problem), 1000)}")
         except Exception as problem:
             self._log.error("manifest_failed", trace=self._clean("".join(traceback.format_exception(problem)), 20_000))
             return Ending(self.claim, "no_result", f"the result could not be stored: {self._clean(str(problem), 500)}")
@@ -230,6 +276,31 @@ class Child:
         said = self._clean(result.message, 1000)
         ended = SAID[result.outcome]
         return Ending(self.claim, ended, f"the child said: {said or ended}", manifest=manifest, artifacts=blobs)
+
+    def _snapshot(self, place: Workplace, outcome: Outcome) -> WorkspaceRecord | None:
+        """Raises ``Refused`` for a result to be judged; what else an attempt says stands without its files."""
+        try:
+            return self._env.workplaces.snapshot(self.claim, place)
+        except CoordinatorError as problem:
+            if outcome in (Outcome.COMPLETED, Outcome.PARTIAL):
+                raise
+            self._log.warning("workspace_not_taken", reason=self._clean(str(problem), 1000))
+            return None
+
+    def _leave(self) -> None:
+        """Tidy up, unless something of the child may still be there."""
+        self._env.read_no_more(self.claim)
+        if self._place is not None and (self._runtime is None or self._runtime.all_gone):
+            self._redact_output()
+            self._env.workplaces.leave(self.claim, self._place)
+
+    def _redact_output(self) -> None:
+        """What a program printed could be followed as it came; what is kept of it holds no secret."""
+        kept = self._env.output_path(self.claim)
+        if kept.is_file():
+            clean, found = self._redactor.data(kept.read_bytes())
+            if found:
+                kept.write_bytes(clean)
 
     def _clean(self, text: str, limit: int) -> str:
         """Redacted before it is cut: the half of a secret would not be found."""

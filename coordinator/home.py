@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ class Home:
 
     url: str
     folder: Path
+    outside_folder: Path | None = None
 
     @property
     def locks(self) -> Path:
@@ -28,6 +30,11 @@ class Home:
     @property
     def logs(self) -> Path:
         return self.folder / "logs"
+
+    @property
+    def outside(self) -> Path:
+        """Where workspaces and checkouts lie: outside every repository, whose configuration would reach into them."""
+        return self.outside_folder or _state_folder() / sha256_digest(self.url.encode())[7:19]
 
     @property
     def store_file(self) -> Path | None:
@@ -41,18 +48,24 @@ class Home:
             return (self.folder,)
         return (self.folder, *(file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")))
 
+    def output_of(self, child_run_id: str) -> Path:
+        """Where the output of a program child is kept, and can be followed."""
+        return self.folder / "output" / f"{child_run_id}.log"
+
     def git_dir(self, name: str) -> Path:
         return self.folder / "git" / name
 
     def pinned_file(self, name: str, digest: str, data: bytes) -> Path:
-        """Path of a pinned file's exact bytes, read-only, for loaders that want a path."""
+        """Path of a pinned file's exact bytes, read-only, for loaders and programs that want a path."""
         from coordinator.store.filesystem import write_durable
 
         path = self.folder / "files" / digest.removeprefix("sha256:") / Path(name).name
         if not (path.is_file() and sha256_digest(path.read_bytes()) == digest):
-            path.unlink(missing_ok=True)
-            write_durable(path, data)
-            path.chmod(0o444)
+            # Replaced, never unlinked first: a child beside this one may be about to open it.
+            fresh = path.with_name(f".{secrets.token_hex(8)}")
+            write_durable(fresh, data)
+            fresh.chmod(0o555)  # it may be the program itself
+            fresh.replace(path)
         return path
 
 
@@ -69,7 +82,7 @@ def open_home(
         folder = Path(home).absolute() if home else _state_folder() / sha256_digest(url.encode())[7:19]
         if create:
             _make(folder)
-        return Home(url, folder)
+        return Home(url, folder, folder)
     path = url.removeprefix("sqlite:///") if url.startswith("sqlite:") else url
     if "://" in path or not path:
         raise BadInput(f"--store {url!r}: use sqlite:///PATH or postgresql://…")
@@ -82,13 +95,14 @@ def open_home(
         folder = file.with_name(file.name + "-files")
     if create:
         _make(folder)
-    return Home(f"sqlite:///{file}", folder)
+    return Home(f"sqlite:///{file}", folder, Path(home).absolute() if home else None)
 
 
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if folder.name == FOLDER and not (folder / ".gitignore").exists():
+        # What lies here is nobody's source: the folder ignores itself.
+        if not (folder / ".gitignore").exists():
             (folder / ".gitignore").write_text("*\n", encoding="utf-8")
     except OSError as error:
         what = f"cannot make {folder}: {error.strerror}; give --store a path that can be written"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,19 @@ from contracts.errors import BadInput, Fault, Refused
 from contracts.lint import lint_orchestration, overlapping_tasks
 from contracts.orchestration import Orchestration, Source, Task
 from contracts.terms import Terms
-from coordinator.gate import load_schema
 from coordinator.home import Home
-from coordinator.modules import module_file
+from coordinator.pinning import lint_here, snapshot_of, unpinned_siblings
 from coordinator.store import TaskStore
 from coordinator.store.database import Blob
 from coordinator.store.records import NewRun, NewTask
+from coordinator.workplaces import refuse_inside_repository
 from workspaces import SourcePin, fetch_source, pin_source
 
 __all__ = ["UNENFORCED", "Launched", "Plan", "launch", "open_program", "plan_delegation", "plan_launch"]
 
 UNENFORCED = (
-    "isolation: none. Network, files outside the tools and credentials are not enforced: the child is trusted code "
-    "in the worker's process"
+    "isolation: none. Nothing keeps a child from the network, from files outside its tools and workspace, or from this "
+    "user's other processes; run only code that you trust, or run the coordinator itself in a container"
 )
 
 
@@ -64,11 +64,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """``how``: created, continued, or amended. ``moved`` names a commit that the source's ref has moved on to."""
+    """``how``: created, continued, or amended. ``pin``: what is in force. ``moved`` names a commit that the source's
+    ref has moved on to."""
 
     run_id: str
     row: int
     how: str
+    pin: SourcePin | None = None
     moved: str | None = None
 
 
@@ -112,14 +114,13 @@ def plan_launch(
     files: dict[str, bytes] = {}
     terms: dict[str, Terms] = {}
     for task_id, task in merged.tasks.items():
-        snapshot, own_faults = _snapshot(task, folder, f"tasks.{task_id}", files)
+        snapshot, own_faults = snapshot_of(task, folder, f"tasks.{task_id}", files)
         faults += own_faults
-        if task.resources.tools and merged.source is None and source is None:
-            what = f"{', '.join(task.resources.tools)} read the source, but the orchestration names none"
-            faults.append(Fault(f"tasks.{task_id}.resources.tools", what, "add 'source: {repo: .}'"))
+        faults += lint_here(task, f"tasks.{task_id}", has_source=merged.source is not None or source is not None)
         if pin is not None:
             snapshot["repo_ref"] = pin.repo_ref()
         terms[task_id] = issue_task(task, task_id, 1, snapshot, merged.inputs)
+        report.warnings += unpinned_siblings(snapshot, files, folder, f"tasks.{task_id}.agent")
     return Plan(merged, pin, files, terms, faults, report.warnings)
 
 
@@ -155,65 +156,6 @@ def _pin(orchestration: Orchestration, source: Path | None, exclude: Collection[
     return pin_source(orchestration.folder / orchestration.source.repo, orchestration.source.ref, exclude=exclude)
 
 
-def _snapshot(task: Task, folder: Path, path: str, files: dict[str, bytes]) -> tuple[dict[str, str], list[Fault]]:
-    """Pins of the files that a task names: ``name -> name@digest``; their bytes are added to ``files``."""
-    faults: list[Fault] = []
-    snapshot: dict[str, str] = {}
-
-    def pin(name: str, where: str, file: Path) -> bytes | None:
-        try:
-            data = file.read_bytes()
-        except OSError as error:
-            faults.append(Fault(where, f"cannot read {name!r}: {error.strerror}", f"it is looked for as {file}"))
-            return None
-        files[name] = data
-        snapshot[name] = f"{Path(name).name}@{sha256_digest(data)}"
-        return data
-
-    place, name = task.agent.function.rsplit(":", 1)
-    where = f"{path}.agent.function"
-    try:
-        file = folder / place if task.agent.file is not None else module_file(place, folder)
-    except BadInput as error:
-        faults.append(Fault(where, error.faults[0].message, error.faults[0].hint))
-    else:
-        data = pin(place, where, file)
-        if data is not None and not _defines(data, name):
-            faults.append(Fault(where, f"{place} has no function {name!r} at its top level"))
-    for position, check in enumerate(task.acceptance):
-        if check.json_schema is not None:
-            _pin_schema(pin, check.json_schema, f"{path}.acceptance[{position}].json_schema", folder, faults)
-    for position, item in enumerate(task.required_evidence):
-        if item.schema_file is not None:
-            _pin_schema(pin, item.schema_file, f"{path}.required_evidence[{position}].schema", folder, faults)
-    return snapshot, faults
-
-
-def _pin_schema(
-    pin: Callable[[str, str, Path], bytes | None], name: str, where: str, folder: Path, faults: list[Fault]
-) -> None:
-    data = pin(name, where, folder / name)
-    if data is not None:
-        try:
-            load_schema(name, data)
-        except BadInput as error:
-            faults += error.faults
-
-
-def _defines(source: bytes, name: str) -> bool:
-    """Whether a function, or something that may be one, has this name at the top level."""
-    import symtable
-
-    try:
-        # Not `ast.parse`: before Python 3.12 it fails at random when two threads use it at once.
-        symbol = symtable.symtable(source, "<agent>", "exec").lookup(name)  # type: ignore[arg-type]
-    except (SyntaxError, ValueError, KeyError):
-        return False
-    if symbol.is_namespace():
-        return any(space.get_type() == "function" for space in symbol.get_namespaces())
-    return symbol.is_assigned() or symbol.is_imported()
-
-
 def run_document(plan: Plan, git_dir: str | None) -> dict[str, Any]:
     """What is stored of a run besides its tasks."""
     orchestration = plan.orchestration
@@ -238,14 +180,13 @@ def launch(
     ``as_new_version`` is given.
     """
     plan.refuse()
+    refuse_inside_repository(home, plan.terms.values())
     for _ in range(10):
-        existing = None if new else _open_run(store, plan.orchestration.name)
+        existing = None if new else _open_run(store, plan)
         if existing is not None:
             run = store.run(existing)
             if run.authored_digest == plan.authored_digest:
-                pinned = (run.document["source"] or {}).get("commit")
-                moved = plan.pin.commit if plan.pin and plan.pin.commit != pinned else None
-                return Launched(run.run_id, run.row, "continued", moved)
+                return Launched(run.run_id, run.row, "continued", *_in_force(run.document, plan.pin))
             if as_new_version:
                 return amend(store, home, plan, existing)
             raise Refused(
@@ -269,7 +210,7 @@ def launch(
         )
         run_id = store.create_run(record, beside_open=new)
         if run_id is not None:
-            return Launched(run_id, store.find_run(run_id), "created")
+            return Launched(run_id, store.find_run(run_id), "created", plan.pin)
         if git_dir is not None:  # another program was first
             shutil.rmtree(home.git_dir(git_dir), ignore_errors=True)
     raise Refused(f"runs named {plan.orchestration.name} are launched faster than this one can be; try again")
@@ -323,16 +264,25 @@ def plan_delegation(store: TaskStore, row: int, terms: Task | Mapping[str, Any],
     return plan
 
 
-def _open_run(store: TaskStore, name: str) -> int | None:
-    row = store.newest_run(name)
-    return row if row is not None and store.run_state(row) != "ended" else None
+def _open_run(store: TaskStore, plan: Plan) -> int | None:
+    """The open run of this name: one of the same content if there is one, else the newest."""
+    rows = store.open_runs_named(plan.orchestration.name)
+    same = [row for row in rows if store.run(row).authored_digest == plan.authored_digest]
+    return next(iter([*same, *rows]), None)
+
+
+def _in_force(document: Mapping[str, Any], asked: SourcePin | None) -> tuple[SourcePin | None, str | None]:
+    """The pin that a run keeps, and the commit that its source's ref has moved on to."""
+    pin = SourcePin.from_json(document["source"]) if document["source"] else None
+    return pin, asked.commit if asked and pin and asked.commit != pin.commit else None
 
 
 def amend(store: TaskStore, home: Home, plan: Plan, row: int) -> Launched:
     """Make a new orchestration version: what changed, and all that needs it, is issued anew; the rest stays."""
     run = store.run(row)
-    before = run.document["authored"]["source"]
-    keeps_source = before == plan.orchestration.document()["source"] and run.document["source"] is not None
+    before, asked = run.document["source"], plan.pin
+    same_source = run.document["authored"]["source"] == plan.orchestration.document()["source"]
+    keeps_source = same_source and before is not None and asked is not None and before["origin"] == asked.origin
     git_dir = run.document["git_dir"]
     if keeps_source:
         plan = plan_launch(plan.orchestration, pin=SourcePin.from_json(run.document["source"]))
@@ -362,8 +312,9 @@ def amend(store: TaskStore, home: Home, plan: Plan, row: int) -> Launched:
         removed=sorted(set(current) - set(plan.terms)),
         overlaps=overlapping_tasks(plan.orchestration.tasks),
         files=[store.files.make_durable(data) for data in plan.files.values()],
+        head=run.head if keeps_source else plan.pin.commit if plan.pin else None,
     )
-    return Launched(run.run_id, row, "amended")
+    return Launched(run.run_id, row, "amended", *_in_force(run_document(plan, git_dir), asked))
 
 
 def _same_terms(current: Any, terms: Terms) -> bool:

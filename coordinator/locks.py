@@ -28,13 +28,13 @@ class OwnerLock:
 
     def __init__(self, folder: Path, owner: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = _path(folder, owner)
+        self.path = _path(folder, owner)
         # Not inherited by programs that children start (PEP 446); a plain fork shares it, and so keeps it held.
-        self._handle = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def release(self) -> None:
-        self._file.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
         os.close(self._handle)
 
 

@@ -11,7 +11,15 @@ from typing import Any
 from contracts.canonical import digest_of, well_formed
 from contracts.evidence import EvidenceItem
 from contracts.ports import ArtifactRef, ToolCall
-from contracts.results import ArtifactEntry, Manifest, ManifestItem, ObservedCall, Result
+from contracts.results import (
+    ArtifactEntry,
+    Manifest,
+    ManifestItem,
+    ObservedCall,
+    ProcessRecord,
+    Result,
+    WorkspaceRecord,
+)
 from contracts.states import Outcome
 from coordinator.launch import UNENFORCED
 from coordinator.redaction import Redactor
@@ -65,6 +73,8 @@ def build_manifest(
     redactor: Redactor,
     started_at: datetime,
     finished_at: datetime,
+    processes: Sequence[ProcessRecord] = (),
+    workspace: WorkspaceRecord | None = None,
 ) -> Manifest:
     """Put together what one attempt handed in. An artifact that was never handed over as bytes is dropped, and named
     as a gap."""
@@ -85,13 +95,17 @@ def build_manifest(
     said: dict[str, Any] = {
         "output": result.output,
         "message": well_formed(result.message),
-        "evidence": [_item(item, read, shown_by, observed, kept).model_dump(mode="json") for item in result.evidence],
+        "evidence": [
+            _item(item, read, shown_by, observed, kept, processes, workspace).model_dump(mode="json")
+            for item in result.evidence
+        ],
         "gaps": [well_formed(gap) for gap in gaps],
         "assumptions": [well_formed(text) for text in result.assumptions],
         "next_action": well_formed(result.next_action),
     }
     clean, redactions = redactor.value(said)
     calls_clean, more = redactor.value([call.model_dump(mode="json") for call in observed])
+    ran, in_programs = redactor.value([record.model_dump(mode="json") for record in processes])
     entries, in_names = redactor.value([entry.model_dump(mode="json") for entry in kept])
     return Manifest.model_validate(
         {
@@ -108,12 +122,21 @@ def build_manifest(
             "artifacts": entries,
             "observed_calls": calls_clean,
             "read_set": read,
+            "processes": ran,
+            "workspace": workspace.model_dump(mode="json") if workspace is not None else None,
             "content_digest": digest_of(
-                [clean["output"], clean["evidence"], entries, clean["gaps"], str(result.outcome)]
+                [
+                    clean["output"],
+                    clean["evidence"],
+                    entries,
+                    clean["gaps"],
+                    str(result.outcome),
+                    workspace.candidate_tree if workspace is not None else None,
+                ]
             ),
             "isolation": claim.terms.isolation,
             "unenforced": UNENFORCED if claim.terms.isolation == "none" else "",
-            "redactions": redactions + more + in_names + sum(entry.redacted for entry in kept),
+            "redactions": redactions + more + in_programs + in_names + sum(entry.redacted for entry in kept),
             "started_at": started_at.isoformat(),
             "finished_at": finished_at.isoformat(),
         }
@@ -126,11 +149,19 @@ def _item(
     shown_by: Mapping[str, Sequence[int]],
     calls: Sequence[ObservedCall],
     artifacts: Sequence[ArtifactEntry],
+    processes: Sequence[ProcessRecord],
+    workspace: WorkspaceRecord | None,
 ) -> ManifestItem:
-    """Give an item its origin: *observed* only where the broker or the artifact store saw it, whatever the child
+    """Give an item its origin: *observed* only where the broker, the runtime or the store saw it, whatever the child
     says."""
     seen: list[int] = []
     origin = "claimed"
+    if item.kind == "command":
+        argv = item.data.get("argv") if isinstance(item.data, dict) else None
+        if any(argv == record.argv for record in processes) or (argv is None and len(processes) == 1):
+            origin = "observed"
+    if item.kind == "file" and workspace is not None and any(item.path == change.path for change in workspace.changes):
+        origin = "observed"
     if item.kind == "citation" and item.path is not None and item.path in read:
         origin, seen = "observed", list(shown_by.get(item.path, ()))
     if item.kind == "file" and item.path is not None and item.path in read:

@@ -18,8 +18,9 @@ from contracts.errors import Refused
 __all__ = ["load_agents"]
 
 _HOME = Path(__file__).resolve().parent.parent / "agents"
-_IN_ORDER_OF_NEED = ("broker", "runtimes")
+_IN_ORDER_OF_NEED = ("processes", "broker", "runtimes")
 _lock = Lock()
+_loaded: ModuleType | None = None
 
 
 def load_agents() -> ModuleType:
@@ -30,10 +31,13 @@ def load_agents() -> ModuleType:
 
     Raises ``Refused`` when another package holds one of these names already.
     """
-    with _lock:
-        for name in _IN_ORDER_OF_NEED:
-            _load(name)
-        return sys.modules["agents.runtimes"]
+    global _loaded
+    if _loaded is None:
+        with _lock:
+            for name in _IN_ORDER_OF_NEED:
+                _load(name)
+            _loaded = sys.modules["agents.runtimes"]
+    return _loaded
 
 
 def _load(name: str) -> None:

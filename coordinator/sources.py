@@ -14,6 +14,9 @@ from workspaces import TreeReader
 
 __all__ = ["Sources"]
 
+READERS_MAX = 16
+"""How many are kept, each with a git process, though nobody reads."""
+
 
 class Sources:
     """Safe to use from several threads."""
@@ -23,7 +26,8 @@ class Sources:
         self._home = home
         self._lock = threading.Lock()
         self._documents: dict[int, dict[str, Any]] = {}
-        self._readers: dict[str, TreeReader] = {}
+        self._readers: dict[tuple[Path, str], TreeReader] = {}
+        self._lent: dict[str, set[tuple[Path, str]]] = {}
 
     def close(self) -> None:
         with self._lock:
@@ -32,16 +36,34 @@ class Sources:
             self._readers.clear()
 
     def reader(self, claim: Claim) -> SourceReader | None:
-        """Reads the tree that the claim's terms are pinned to; None when the run has no source."""
-        commit = claim.terms.input_snapshot.get("repo_ref", "").rpartition("@")[2]
-        if not commit:
-            return None
+        """Reads the accepted tree at the time of the claim; None when the run has no source."""
+        return None if claim.head is None else self.reader_at(claim, claim.head)
+
+    def reader_at(self, claim: Claim, commit: str) -> SourceReader:
+        """Reads any commit of the run's own git directory. It stays open until the claim gives it back."""
+        key = (self.git_dir(claim), commit)
         with self._lock:
-            document = self._document(claim, lambda found: found["source"] and found["source"]["commit"] == commit)
-            name = document["git_dir"]
-            if name not in self._readers:
-                self._readers[name] = TreeReader(self._home.git_dir(name), commit)
-            return self._readers[name]
+            reader = self._readers.pop(key, None) or TreeReader(*key)
+            self._readers[key] = reader  # the newest is last
+            self._lent.setdefault(claim.token, set()).add(key)
+            return reader
+
+    def give_back(self, claim: Claim) -> None:
+        """The claim reads no more; what was last used longest ago is closed when there are many."""
+        with self._lock:
+            self._lent.pop(claim.token, None)
+            in_use = set().union(*self._lent.values())
+            spare = [key for key in self._readers if key not in in_use]
+            for key in spare[: max(len(spare) - READERS_MAX, 0)]:
+                self._readers.pop(key).close()
+
+    def git_dir(self, claim: Claim) -> Path:
+        """The run's own git directory, for the source that the claim's terms are pinned to."""
+        pin = claim.terms.input_snapshot.get("repo_ref", "").rpartition("@")[2]
+        with self._lock:
+            document = self._document(claim, lambda found: bool(found["source"]) and found["source"]["commit"] == pin)
+        assert document["git_dir"] is not None, claim.address
+        return self._home.git_dir(document["git_dir"])
 
     def folder(self, claim: Claim) -> Path | None:
         """The folder of the run's file."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -13,11 +14,14 @@ from sqlalchemy import select
 
 from contracts.canonical import sha256_digest
 from contracts.errors import CoordinatorError, NotFound
-from contracts.results import Decision, Manifest
+from contracts.results import Decision, Manifest, WorkspaceRecord
 from contracts.terms import Terms
+from coordinator.home import Home
 from coordinator.store import Damaged, TaskStore
 from coordinator.store import tables as t
 from coordinator.store.database import Tx
+from workspaces.git import GitError, run_git
+from workspaces.tree import OBJECT_ID, object_hash
 
 __all__ = ["Difference", "Verification", "task_keys", "verify"]
 
@@ -54,12 +58,15 @@ class _Attempt(NamedTuple):
     decided: str | None
 
 
-def verify(store: TaskStore, run: int, *, task_id: str | None = None, attempt: int | None = None) -> Verification:
+def verify(
+    store: TaskStore, home: Home, run: int, *, task_id: str | None = None, attempt: int | None = None
+) -> Verification:
     """Verify a run, one task of it in all its contract versions, or one attempt of its current one.
 
+    Of candidates, judged trees and new heads the commits and top trees are hashed again; files below them are not.
     Rows are read as they are: what was altered may not parse, and must be named all the same.
     """
-    return store.read_with(lambda tx: _Rows(tx, run)).verified(store, task_id, attempt)  # type: ignore[no-any-return]
+    return store.read_with(lambda tx: _Rows(tx, run)).verified(store, home, task_id, attempt)  # type: ignore[no-any-return]
 
 
 def task_keys(store: TaskStore, run: int) -> list[str]:
@@ -103,8 +110,8 @@ class _Rows:
         )
         self.requests = tx.conn.execute(requests).all()
 
-    def verified(self, store: TaskStore, task_id: str | None, attempt: int | None) -> Verification:
-        work = _Work(store, self.run_id)
+    def verified(self, store: TaskStore, home: Home, task_id: str | None, attempt: int | None) -> Verification:
+        work = _Work(store, home, self.run_id)
         work.run_document(self.document)
         for task in self.tasks:
             if task_id not in (None, task.key) or (attempt is not None and not task.is_current):
@@ -130,9 +137,12 @@ class _Rows:
 class _Work:
     """Reads, hashes and compares; remembers what it has hashed already."""
 
-    def __init__(self, store: TaskStore, run_id: str) -> None:
+    def __init__(self, store: TaskStore, home: Home, run_id: str) -> None:
         self.found = Verification()
         self._store = store
+        self._home = home
+        self._git_dirs: list[Path] = []
+        self._known_objects: dict[str, tuple[str, bytes] | str] = {}
         self._run_id = run_id
         self._known: dict[str, bytes | str] = {}
 
@@ -140,8 +150,15 @@ class _Work:
         data = self.read(self._run_id, "run document", "run document", digest)
         document = self._parsed(self._run_id, "run document", data, json.loads)
         if document is not None:
+            if document.get("git_dir"):
+                self._git_dirs = list(self._dirs_of(document["git_dir"], document["name"]))
             for name, pinned in sorted((document.get("files") or {}).items()):
                 self.read(self._run_id, f"pinned file {name!r}", "pinned file", pinned)
+
+    def _dirs_of(self, newest: str, name: str) -> Iterator[Path]:
+        """The run's git directory, and those that it had before it was given another source."""
+        yield self._home.git_dir(newest)
+        yield from (path for path in self._home.git_dir("").glob(f"{name}-*.git") if path.name != newest)
 
     def terms(self, address: str, key: str, version: int, digest: str) -> None:
         data = self.read(address, "terms", "contract", digest)
@@ -180,6 +197,14 @@ class _Work:
             data = self.read(address, what, "artifact", entry.digest)
             if data is not None and len(data) != entry.size_bytes:
                 self._differs(address, what, f"it has {len(data)} bytes, the manifest says {entry.size_bytes}")
+        if manifest.workspace is not None:
+            self._candidate(address, manifest.workspace)
+
+    def _candidate(self, address: str, made: WorkspaceRecord) -> None:
+        self._object(address, "base tree", made.base_tree, "tree")
+        self._object(address, "candidate tree", made.candidate_tree, "tree")
+        self._object(address, "base commit", made.base_commit, "commit", tree=made.base_tree)
+        self._object(address, "candidate commit", made.candidate_commit, "commit", tree=made.candidate_tree)
 
     def _decision(self, address: str, decision: Decision, row: _Attempt, terms_digest: str) -> None:
         bound = decision.bound
@@ -189,6 +214,47 @@ class _Work:
             ("claim generation", bound.generation_submitted, row.generation), ("word", decision.decision, row.decision),
         ]  # fmt: skip
         self._same(address, "decision", pairs)
+        if decision.judged_tree is not None:
+            # A result that changed nothing is judged on the head itself, which is named by its commit.
+            kinds = ("tree",) if decision.new_head is not None else ("tree", "commit")
+            self._object(address, "judged tree", decision.judged_tree, *kinds)
+        if decision.new_head is not None:
+            self._object(address, "new head", decision.new_head, "commit", tree=decision.judged_tree)
+
+    def _object(self, address: str, what: str, object_id: str, *kinds: str, tree: str | None = None) -> None:
+        """Whether a git object is there, has its id and is of such a kind; for a commit, whether it is of this tree."""
+        if object_id not in self._known_objects:
+            self._known_objects[object_id] = self._read_object(object_id)
+        self.found.counts[what] += 1
+        found = self._known_objects[object_id]
+        if isinstance(found, str):
+            self._differs(address, what, found)
+        elif found[0] not in kinds:
+            self._differs(address, what, f"{object_id} is a {found[0]}, not a {kinds[0]}")
+        elif tree is not None and found[1].partition(b"\n")[0] != b"tree " + tree.encode():
+            self._differs(address, what, f"commit {object_id} is not of the tree {tree}")
+
+    def _read_object(self, object_id: str) -> tuple[str, bytes] | str:
+        """Kind and bytes of an object whose id is right, or what is wrong with it."""
+        if not OBJECT_ID.fullmatch(object_id):
+            return f"{object_id!r} is no full object id"
+        wrong = f"{object_id} is in no git directory of this run"
+        for folder in self._git_dirs:
+            if not folder.is_dir():
+                wrong = f"the git directory {folder} is missing"
+                continue
+            try:
+                kind = run_git(["cat-file", "-t", object_id], git_dir=folder).decode("ascii", "replace").strip()
+                data = run_git(["cat-file", kind, object_id], git_dir=folder)
+            except GitError as error:
+                wrong = f"{object_id} cannot be read from {folder}: {error.message}"
+                continue
+            digest = object_hash(kind, len(data), len(object_id))
+            digest.update(data)
+            if digest.hexdigest() == object_id:
+                return kind, data
+            wrong = f"stored bytes of {object_id} in {folder} were changed"
+        return wrong
 
     def read(self, address: str, what: str, kind: str, digest: str) -> bytes | None:
         """Stored bytes whose digest is right; otherwise the difference is noted, and None."""

@@ -10,14 +10,15 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from contracts.errors import StaleClaim
+from contracts.errors import Refused, StaleClaim
 from contracts.ports import Clock
 from contracts.states import ClaimKind
 from coordinator import crash_points
-from coordinator.children import Child, Environment
-from coordinator.gating import judge_claims
+from coordinator.children import Child, Environment, StopSignal
+from coordinator.gating import GateEnvironment, is_quick, judge_claims
 from coordinator.home import Home
 from coordinator.leases import LeaseKeeper
 from coordinator.locks import OwnerLock, forget_owner, owner_is_gone
@@ -27,11 +28,14 @@ from coordinator.sources import Sources
 from coordinator.store import TaskStore, Tick, TickOutcome
 from coordinator.store.records import Claim, Done, Ending, Submission, Verdict
 from coordinator.store.task_store import utc_now
+from coordinator.workplaces import Workplaces
 
 __all__ = ["DEFAULT_SLOTS", "Worker"]
 
 DEFAULT_SLOTS = 4
 GATE_BATCH = 64
+NOT_JUDGED_PAUSE_S = 1.0
+"""After a check erred: three tries within a moment would make a request to a person of every short outage."""
 POLL_S = 0.25
 """How often an idle worker looks for what other processes have made eligible."""
 
@@ -83,13 +87,18 @@ class Worker:
         self._children: dict[str, tuple[Child, asyncio.Task[None]]] = {}
         self._to_judge: list[Claim] = []
         self._gate_next = True
-        self._judging: asyncio.Task[None] | None = None
+        self._gate_pause_until = 0.0
+        self._judging: set[asyncio.Task[None]] = set()
+        self._gate_signals: set[StopSignal] = set()
         self._wake: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._look_now = False
+        self.unfit: dict[int, str] = {}
+        """Rows of the runs on which this worker cannot work, and why."""
         self._sources = Sources(store, home)
         self._redactor = Redactor(os.environ)
+        self._gate_threads = ThreadPoolExecutor(slots, thread_name_prefix="gate")
 
     def stop(self) -> None:
         """Stop taking work, let children reach a safe point, give claims back; from any thread."""
@@ -119,8 +128,15 @@ class Worker:
             redactor=self._redactor,
             log=self._log,
             reader_of=self._sources.reader,
+            read_no_more=self._sources.give_back,
             pinned_file=self._sources.pinned_file,
             folder_of=self._sources.folder,
+            workplaces=Workplaces(self._store, self._home, self._sources),
+            output_path=lambda claim: self._home.output_of(claim.child_run_id),
+            lock_path=lock.path,
+        )
+        self._gate_environment = GateEnvironment(
+            self._store, self._sources, self._home, self._clock, self._redactor, lock.path
         )
         work = asyncio.ensure_future(self._loop_until_done())
         try:
@@ -137,8 +153,14 @@ class Worker:
             for child, _ in self._children.values():
                 child.stop("lost: the worker has ended")
             self._keeper.close()
+            self._gate_threads.shutdown(wait=False)
             self._sources.close()
             self._log.close()
+        if self.unfit:
+            raise Refused(
+                f"this worker cannot work on {'; on '.join(self.unfit.values())}. Nothing of it was lost or used up: "
+                "give the --home that it was launched with, or mend what is named"
+            )
 
     async def _loop_until_done(self) -> None:
         assert self._wake is not None
@@ -152,13 +174,15 @@ class Worker:
                 asked_to_stop = True
                 for child, _ in self._children.values():
                     child.stop("interrupted")
+                for signal in self._gate_signals:
+                    signal.set("interrupted")
             looks = not self._stopping and time.monotonic() >= next_look
             if self._inbox or looks:
                 won = await self._tick(looks)
                 if won or self._inbox:
                     continue
                 next_look = time.monotonic() + POLL_S * self._jitter(0.8, 1.2)
-            idle = not self._children and self._judging is None and not self._inbox
+            idle = not self._children and not self._judging and not self._inbox
             if idle and (self._stopping or await self._is_over()):
                 return
             timeout = None if self._stopping else max(next_look - time.monotonic(), 0.001)
@@ -171,9 +195,18 @@ class Worker:
         if self._claims_left is not None and self._claims_left <= 0:
             return True
         if self._runs is None:
-            return not await asyncio.to_thread(self._store.open_runs)
-        states = [await asyncio.to_thread(self._store.run_state, run) for run in self._runs]
+            open_runs = await asyncio.to_thread(self._store.open_runs)
+            return not set(open_runs) - set(self.unfit)
+        runs = [run for run in self._runs if run not in self.unfit]
+        states = [await asyncio.to_thread(self._store.run_state, run) for run in runs]
         return "open" not in states
+
+    def _fit_runs(self) -> Sequence[int] | None:
+        """The runs to take work from; None means every run."""
+        if not self.unfit:
+            return self._runs
+        runs = self._store.open_runs() if self._runs is None else self._runs
+        return [run for run in runs if run not in self.unfit]
 
     async def _tick(self, looks: bool) -> int:
         """One transaction: bring in what is finished, and take what there is room for. How many claims were won."""
@@ -188,17 +221,20 @@ class Worker:
         if not inbox and not await asyncio.to_thread(self._something_due, work, gate, gone):
             return 0
         tick = Tick(inbox.submissions, inbox.endings, inbox.verdicts, inbox.stopped, gone, work, gate)
-        outcome = await asyncio.to_thread(self._store.tick, self.owner, tick, runs=self._runs)
+        runs = await asyncio.to_thread(self._fit_runs)
+        outcome = await asyncio.to_thread(self._store.tick, self.owner, tick, runs=runs)
         for owner in gone:
             forget_owner(self._home.locks, owner)
         self._report(inbox, outcome)
         for claim in outcome.claims:
             self._start(claim)
+        self._judge_claimed()
         return len(outcome.claims)
 
     def _room(self) -> tuple[int, int]:
         work = max(self._slots - len(self._children), 0)
-        gate = GATE_BATCH if self._judging is None else 0
+        judges = len(self._judging) < self._slots and time.monotonic() >= self._gate_pause_until
+        gate = GATE_BATCH if judges else 0
         if self._claims_left is not None:
             # Only one of the two at a time, by turns, so that the limit is kept exactly.
             self._gate_next = not self._gate_next
@@ -210,7 +246,7 @@ class Worker:
         for owner in self._store.claim_owners():
             if owner != self.owner and owner_is_gone(self._home.locks, owner):
                 gone.append(owner)
-        return bool(gone) or (bool(work or gate) and self._store.due(runs=self._runs))
+        return bool(gone) or (bool(work or gate) and self._store.due(runs=self._fit_runs()))
 
     def _report(self, inbox: _Inbox, outcome: TickOutcome) -> None:
         for submission, done in zip(inbox.submissions, outcome.submissions, strict=True):
@@ -225,6 +261,8 @@ class Worker:
             self._log.of(ending.claim).info("ended", word=ending.word, detail=str(ended))
         for verdict, decided in zip(inbox.verdicts, outcome.verdicts, strict=True):
             self._log.of(verdict.claim).info("decided", decision=verdict.decision.decision, detail=str(decided))
+            if verdict.decision.decision == "not_judged":
+                self._gate_pause_until = time.monotonic() + NOT_JUDGED_PAUSE_S
             crash_points.reached("decided", verdict.claim.task_id, verdict.claim.attempt)
 
     def _start(self, claim: Claim) -> None:
@@ -238,22 +276,53 @@ class Worker:
             self._children[claim.token] = (child, task)
             task.add_done_callback(lambda done: self._child_done(claim, done))
         else:
-            self._keeper.add(claim, lambda error: None)
             self._to_judge.append(claim)
-            if self._judging is None:
-                self._judging = asyncio.ensure_future(self._judge())
 
-    async def _judge(self) -> None:
-        await asyncio.sleep(0)  # until all claims of this tick are in
-        batch, self._to_judge = self._to_judge, []
+    def _judge_claimed(self) -> None:
+        """Judge what was claimed: all that only needs a look in one go, what runs programs or merges one by one."""
+        quick = [claim for claim in self._to_judge if is_quick(claim)]
+        batches = [[claim] for claim in self._to_judge if not is_quick(claim)]
+        self._to_judge = []
+        for batch in [*([quick] if quick else []), *batches]:
+            task = asyncio.ensure_future(self._judge(batch))
+            self._judging.add(task)
+            task.add_done_callback(self._judging.discard)
+            task.add_done_callback(lambda _: self.wake())
+
+    async def _judge(self, batch: list[Claim]) -> None:
+        assert self._loop is not None
+        signal = StopSignal()
+        if self._stopping:
+            signal.set("interrupted")
+        for claim in batch:
+            self._keeper.add(claim, lambda error: signal.set(f"lost: {error}"))
+        self._gate_signals.add(signal)
         try:
-            results = await asyncio.to_thread(judge_claims, self._store, self._sources, batch, self._clock)
-            self._inbox.verdicts += results
+            # In threads of its own: programs that run for long would leave none for the work of the store.
+            judging = self._loop.run_in_executor(
+                self._gate_threads, judge_claims, self._gate_environment, batch, signal
+            )
+            try:
+                verdicts = await judging
+            except Exception as error:
+                self._log.of(batch[0]).error("judging_failed", reason=str(error))
+                why = f"judging could not begin: {error}"[:500]
+                self._inbox.endings += [Ending(claim, "released", why) for claim in batch]
+                return
+            for verdict in verdicts:
+                if signal.is_set() and verdict.decision.decision == "not_judged":
+                    # We ended its programs ourselves: that says nothing of the result, and is no try.
+                    self._inbox.endings.append(Ending(verdict.claim, "released", f"judging was ended: {signal.reason}"))
+                else:
+                    self._inbox.verdicts.append(verdict)
         finally:
-            self._judging = None
-            self.wake()
+            self._gate_signals.discard(signal)
 
     def _hand_in(self, item: Submission | Ending | Claim) -> None:
+        if isinstance(item, Ending) and item.claim.token in self._children:
+            unfit = self._children[item.claim.token][0].unfit
+            if unfit:
+                self.unfit[item.claim.orchestration_row] = unfit
         if isinstance(item, Submission):
             self._inbox.submissions.append(item)
         elif isinstance(item, Ending):

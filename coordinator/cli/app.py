@@ -159,6 +159,20 @@ def history(run: RunName = None, store: Store = None, home: HomeDir = None, json
 
 
 @app.command()
+def logs(
+    address: Address = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the attempt has ended.")] = False,
+    store: Store = None,
+    home: HomeDir = None,
+    json: Json = False,
+) -> int:
+    """Show a child's output, live or kept."""
+    from coordinator.cli.logs import logs as do
+
+    return do(address, follow=follow, store=store, home=home, json=json)
+
+
+@app.command()
 def answer(
     request: Annotated[str, typer.Argument(metavar="REQUEST")],
     approve: Annotated[bool, typer.Option("--approve")] = False,
@@ -238,13 +252,16 @@ def contract_show(address: Address = None, store: Store = None, home: HomeDir = 
 @demo_app.command("audit")
 def demo_audit(
     source: Annotated[Path | None, typer.Option("--source", metavar="PATH", help="Any git repository.")] = None,
-    symbol: Annotated[str | None, typer.Option("--symbol", metavar="NAME", help="Whose callers to list.")] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="K=V", help="symbol=NAME: whose callers to list; test=COMMAND: its tests."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Audit a repository's own source with several children, one of whose workers is killed."""
     from coordinator.cli.demos import audit as do
 
-    return do(source, symbol, json)
+    return do(source, inputs or (), json)
 
 
 @demo_app.command("report")

@@ -10,17 +10,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from contracts.base import JSON
 from contracts.canonical import sha256_digest
 from contracts.errors import BadInput
+from contracts.orchestration import Orchestration
 from contracts.results import Decision
+from coordinator.cli.fitting import fitted
 from coordinator.cli.output import console, print_json
+from coordinator.cli.running import parse_inputs
 from coordinator.cli.stage import KILLED, TOLD, Stage, worker_name
 from coordinator.cli.tree import how_it_stands, run_tree
+from coordinator.home import open_home
 from coordinator.results import run_result
 from coordinator.store import TaskStore
 from coordinator.store.views import EventView, RunView
 from coordinator.text import shown
+from workspaces import TreeReader
 
 __all__ = ["audit", "claims_beside_entries", "example", "report"]
 
@@ -42,7 +46,7 @@ def example(name: str) -> Path:
 # -- audit -------------------------------------------------------------------------------------------------------------
 
 
-def audit(source: Path | None, symbol: str | None, json: bool) -> int:
+def audit(source: Path | None, inputs: Sequence[str], json: bool) -> int:
     """Audit a repository. 0 only if all was accepted and what is told really happened; 4 if a question is open."""
     root = _git_root((source or Path()).resolve()) or source
     if root is None:
@@ -50,51 +54,98 @@ def audit(source: Path | None, symbol: str | None, json: bool) -> int:
             "this folder is in no git repository, so there is nothing to audit here: "
             "give one with `coordinator demo audit --source PATH`"
         )
-    file = example("audit")
-    inputs: dict[str, JSON] = {"demonstrate_repair": True}
-    if symbol is not None or root != file.parents[2]:
-        inputs["symbol"] = symbol or ""  # of an unknown repository the child takes the function that is called most
-    with Stage.of(file, inputs=inputs, source=root, quiet=json) as stage:
+    orchestration, given = fitted(example("audit"), root, parse_inputs(inputs))
+    first = next(iter(orchestration.tasks))
+    with Stage.of(orchestration, inputs=given, source=root, quiet=json) as stage:
         stage.say(f"Auditing {stage.pinned}; the repository itself is only read.", "")
-        stage.say("Worker alice takes callers and is killed (SIGKILL) while it reads:")
-        alice = stage.work("alice", "--workers", "1", "--fault", "tool_call:callers:1", told=("claimed",))
+        stage.say(f"Worker alice takes {first} and is killed (SIGKILL) while it reads:")
+        alice = stage.work("alice", "--workers", "1", "--fault", f"tool_call:{first}:1", told=("claimed",))
         stage.say("Worker bob starts; the kernel's lock proves to him that alice is gone:")
         bob = stage.work("bob", told=("claimed", "lost", "ended", "exhausted", *GATE_ENTRIES))
         run = stage.run()
         exported = stage.folder / "report.md"
         if run.ok:
             stage.command("export", "audit/report", "report.md", "-o", str(exported))
-        attempts = _attempts(run)
-        decisions = _decisions(stage.store, run)
-        first, second = (_attempt(attempts, "callers", number) for number in (1, 2))
-        repaired = {item["task"] for item in decisions if item["decision"] == "repair_required" and item["findings"]}
+        attempts, decisions = _attempts(run), _decisions(stage.store, run)
+        evidence = _evidence(stage.store, run)
         happened = {
             "worker alice was killed by SIGKILL": alice == KILLED,
-            "callers was lost under generation 1": first.get("ended") == "lost" and first.get("generation") == 1,
-            "another worker finished it under generation 2": second.get("generation") == 2
-            and second.get("worker") == "bob"
-            and second.get("decision") == "accepted",
-            "dependencies was sent back with reasons, then accepted": "dependencies" in repaired
-            and _attempt(attempts, "dependencies", 2).get("decision") == "accepted",
+            **_taken_over(attempts, first),
+            **(_sent_back(attempts, decisions) if "callers" in orchestration.tasks else {}),
             "every task was accepted": run.ok,
             "report.md was exported as it was accepted": exported.is_file()
             and sha256_digest(exported.read_bytes()) == _artifact_digest(stage.store, run, "report", "report.md"),
+            "the accepted tree holds the same report.md": exported.is_file()
+            and exported.read_bytes() == _accepted_file(stage, run, "report.md"),
         }
         if json:
             workers = [{"name": "alice", "exit_status": alice}, {"name": "bob", "exit_status": bob}]
             print_json(
                 {
                     **_facts(stage, run), "workers": workers, "attempts": attempts, "decisions": decisions,
-                    "report": str(exported) if exported.is_file() else None, "happened": happened,
+                    "evidence": evidence, "report": str(exported) if exported.is_file() else None,
+                    "left_out": given["left_out"], "happened": happened,
                 }
             )  # fmt: skip
         else:
-            _tell_audit(stage, run, attempts, decisions, exported)
+            _tell_audit(stage, run, attempts, decisions, evidence, exported)
         return stage.end(run, happened)
 
 
+def _taken_over(attempts: Sequence[Facts], task: str) -> dict[str, bool]:
+    first, second = (_attempt(attempts, task, number) for number in (1, 2))
+    return {
+        f"{task} was lost under generation 1": first.get("ended") == "lost" and first.get("generation") == 1,
+        "another worker took it over under generation 2": second.get("generation") == 2
+        and second.get("worker") == "bob"
+        and second.get("ended") == "submitted",
+    }
+
+
+def _sent_back(attempts: Sequence[Facts], decisions: Sequence[Facts]) -> dict[str, bool]:
+    back = [item for item in decisions if item["task"] == "callers" and item["decision"] == "repair_required"]
+    last = [item for item in attempts if item["task"] == "callers"][-1]
+    return {
+        "a citation of a line that does not exist was sent back with that finding": any(
+            finding.startswith("citations_resolve") and "there is no line" in finding
+            for item in back
+            for finding in item["findings"]
+        ),
+        "the repaired inventory was accepted": last["decision"] == "accepted",
+    }
+
+
+def _accepted_file(stage: Stage, run: RunView, path: str) -> bytes:
+    """A file of the accepted tree, out of the run's own git directory."""
+    git_dir = open_home(str(stage.file)).git_dir(run.document["git_dir"])
+    with contextlib.closing(TreeReader(git_dir, run.head or "")) as reader:
+        return reader.read_bytes(path)
+
+
+def _evidence(store: TaskStore, run: RunView) -> list[Facts]:
+    """For each piece of evidence that was owed: the items claimed, those of them observed, and what was found."""
+    found = []
+    for task_id, result in run_result(store, run.row).tasks.items():
+        items = result.manifest.evidence if result.manifest is not None else []
+        for verdict in result.decision.evidence if result.decision is not None else []:
+            fitting = [i for i in items if i.name == verdict.name and verdict.kind in ("note", i.kind)]
+            found.append(
+                {
+                    "task": task_id, "evidence": verdict.name, "kind": verdict.kind, "claimed": len(fitting),
+                    "observed": sum(item.origin != "claimed" for item in fitting), "found": verdict.found_origin,
+                    "owed": verdict.min_origin, "ok": verdict.ok,
+                }
+            )  # fmt: skip
+    return found
+
+
 def _tell_audit(
-    stage: Stage, run: RunView, attempts: Sequence[Facts], decisions: Sequence[Facts], exported: Path
+    stage: Stage,
+    run: RunView,
+    attempts: Sequence[Facts],
+    decisions: Sequence[Facts],
+    evidence: Sequence[Facts],
+    exported: Path,
 ) -> None:
     console().print(run_tree(run))
     stage.say("", "Decisions")
@@ -110,10 +161,22 @@ def _tell_audit(
             f"  {item['task']:<13} {item['attempt']:<8} {item['worker']:<7} {item['generation']:<11} "
             f"{item['ended'] or 'open':<10} {result}"
         )
+    stage.say(
+        "", "Claimed beside observed and verified", "  task          evidence          claimed  observed  verified"
+    )
+    for item in evidence:
+        proved = "yes, by the gate" if item["found"] == "verified" else f"no; {item['found']} is enough"
+        stage.say(
+            f"  {item['task']:<13} {item['evidence']:<17} {item['claimed']:<8} {item['observed']:<9} "
+            f"{proved if item['ok'] else 'no'}"
+        )
     if exported.is_file():
         stage.say("", f"The accepted report was exported to {exported}")
     stage.say("", how_it_stands(run))
-    stage.look_further(("inspect", "audit/callers"), ("evidence", "audit/callers"))
+    stage.look_further(*(words for words in LOOK if words[1].partition("/")[2] in {task.task_id for task in run.tasks}))
+
+
+LOOK = (("inspect", "audit/callers"), ("evidence", "audit/callers"), ("logs", "audit/tests"))
 
 
 # -- report ------------------------------------------------------------------------------------------------------------
@@ -121,7 +184,7 @@ def _tell_audit(
 
 def report(json: bool) -> int:
     """A report whose first two workers are killed. 0 only if what is told really happened."""
-    with Stage.of(example("report"), quiet=json) as stage:
+    with Stage.of(Orchestration.from_file(example("report")), quiet=json) as stage:
         every = tuple(TOLD)
         stage.say("Worker alice drafts without Risks, commits, and is killed (SIGKILL):")
         alice = stage.work("alice", "--claims", "1", "--fault", "submitted:draft:1", told=every)

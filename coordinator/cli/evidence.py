@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.results import Decision, EvidenceVerdict, Manifest, ManifestItem
 from coordinator.cli.addresses import find, parse_address
-from coordinator.cli.inspecting import decision_lines, ended_words, pairs, read_decision
+from coordinator.cli.inspecting import decision_lines, ended_words, pairs, read_decision, read_manifest
+from coordinator.cli.made import end_words, kept_at, program_failed, program_words, some, tail_lines, workspace_lines
 from coordinator.cli.output import console, opened, print_json
 from coordinator.cli.tree import STYLES
 from coordinator.cli.values import attempt_value
+from coordinator.home import Home
 from coordinator.results import judged_attempt
-from coordinator.store import Damaged, TaskStore
+from coordinator.store import TaskStore
 from coordinator.store.reading import unique_prefix
 from coordinator.store.views import AttemptView, TaskView
 from coordinator.text import shown
@@ -31,9 +33,9 @@ VALUE_CHARS = 160
 
 
 def evidence(address: str | None, *, verify: bool, store: str | None, home: Path | None, json: bool) -> int:
-    with opened(store, home) as (task_store, _):
+    with opened(store, home) as (task_store, place):
         if verify:
-            return verify_address(task_store, address, json=json)
+            return verify_address(task_store, place, address, json=json)
         found = find(task_store, address)
         chosen = [(task, None) for task in found.run.tasks] if found.task is None else [(found.task, found.attempt)]
         explicit = "@" in (address or "")
@@ -46,7 +48,7 @@ def evidence(address: str | None, *, verify: bool, store: str | None, home: Path
             if number:
                 out.print()
             print_evidence(task_store, out, task, attempt)
-        manifests = [_read_manifest(task_store, attempt) for _, attempt in entries]
+        manifests = [read_manifest(task_store, attempt) for _, attempt in entries]
         for line in sorted({found.unenforced for found in manifests if isinstance(found, Manifest)} - {""}):
             out.print(f"unenforced: {shown(line, 500)}")
     return 0
@@ -65,18 +67,8 @@ def _entries(task: TaskView, only: AttemptView | None) -> list[tuple[TaskView, A
     return [(task, first), *((task, attempt) for attempt in late)]
 
 
-def _read_manifest(store: TaskStore, attempt: AttemptView | None) -> Manifest | str | None:
-    """The manifest; what is wrong with its bytes; or None when there is none."""
-    if attempt is None or attempt.manifest_digest is None:
-        return None
-    try:
-        return Manifest.model_validate_json(store.bytes_of(attempt.manifest_digest))
-    except Damaged as error:
-        return str(error)
-
-
 def _value(store: TaskStore, task: TaskView, attempt: AttemptView | None) -> dict[str, Any]:
-    manifest = _read_manifest(store, attempt)
+    manifest = read_manifest(store, attempt)
     decision = read_decision(store, attempt) if attempt else None
     return {
         "address": _address(task, attempt),
@@ -105,12 +97,12 @@ def print_evidence(store: TaskStore, out: Console, task: TaskView, attempt: Atte
     if attempt is not None and attempt.late:
         title.append("  LATE: it came after its claim was over, and changed nothing", STYLES["failed"])
     out.print(title)
-    manifest = _read_manifest(store, attempt)
+    manifest = read_manifest(store, attempt)
     decision = read_decision(store, attempt) if attempt else None
     for damage in (manifest, decision):
         if isinstance(damage, str):
             out.print(Text(f"  DAMAGED: {shown(damage, 400)}", STYLES["failed"]))
-    if not isinstance(manifest, Manifest):
+    if not isinstance(manifest, Manifest) or attempt is None:
         if manifest is None:
             why = f": {shown(task.why, 300)}" if task.why else ""
             out.print(f"  no attempt has handed in a result{why}" if task.attempts else f"  not begun yet{why}")
@@ -119,7 +111,7 @@ def print_evidence(store: TaskStore, out: Console, task: TaskView, attempt: Atte
     table = _items_table(task, manifest, judged)
     if table.row_count:
         out.print(Padding(table, (0, 0, 0, 2)))
-    out.print(pairs(_rest(task, manifest, judged)))
+    out.print(pairs(_rest(task, attempt, manifest, judged)))
     others = [other for other in task.attempts if other is not attempt]
     if others:
         listed = ", ".join(f"@{other.number} {ended_words(other)}" for other in others)
@@ -145,8 +137,8 @@ def _items_table(task: TaskView, manifest: Manifest, decision: Decision | None) 
         least = f", owed at least {owed[name].min_origin}" if name in owed else ", not asked for"
         cell = Text(shown(name, 80))
         cell.append(f" ({kinds}{least})", "dim")
-        verified, style = _verified(verdict, decision, asked=name in owed)
-        table.add_row(cell, Text(_claimed(items)), Text(_observed(items)), Text(verified, style))
+        verified, style = _verified(verdict, decision, items)
+        table.add_row(cell, Text(_claimed(items)), Text(_observed(items, manifest)), Text(verified, style))
     return table
 
 
@@ -168,32 +160,48 @@ def _said(item: ManifestItem) -> str:
     return shown(" ".join(part for part in said if part) or "named, without content", VALUE_CHARS)
 
 
-def _observed(items: Sequence[ManifestItem]) -> str:
+def _observed(items: Sequence[ManifestItem], manifest: Manifest) -> str:
     seen = [item for item in items if item.origin != "claimed"]
     if not seen:
         return "not observed" if items else "-"
     calls = sorted({number for item in seen for number in item.seen_in_calls})
     share = "" if len(seen) == len(items) else f"{len(seen)} of {len(items)}: "
     if not calls:
-        return f"{share}stored" if any(item.kind == "artifact" for item in seen) else f"{share}by the runtime"
+        return share + ", ".join(dict.fromkeys(_seen_without_calls(item, manifest) for item in seen))
     listed = ", ".join(str(number) for number in calls[:6]) + (f" and {len(calls) - 6} more" if len(calls) > 6 else "")
     return f"{share}call{'s' if len(calls) > 1 else ''} {listed}"
 
 
-def _verified(verdict: EvidenceVerdict | None, decision: Decision | None, *, asked: bool) -> tuple[str, str]:
+def _seen_without_calls(item: ManifestItem, manifest: Manifest) -> str:
+    if item.kind == "artifact":
+        return "stored"
+    if item.kind == "file":
+        return "in the candidate"
+    argv = item.data.get("argv") if isinstance(item.data, dict) else None
+    ran = [record for record in manifest.processes if argv in (None, record.argv)]
+    return f"it {end_words(ran[0])}" if ran else "by the runtime"
+
+
+def _verified(
+    verdict: EvidenceVerdict | None, decision: Decision | None, items: Sequence[ManifestItem]
+) -> tuple[str, str]:
     """What the gate found, and its colour."""
     if decision is None:
         return "not judged yet", ""
     if verdict is None:
-        return ("not judged" if asked else "-"), ""
+        return "-", ""
+    said = f": {shown(verdict.message, 300)}" if verdict.message else ""
     if not verdict.ok:
-        return f"no: {shown(verdict.message, 300)}", STYLES["failed"]
+        return f"no{said}", STYLES["failed"]
     if verdict.found_origin == "verified":
-        return "yes, by the gate", STYLES["accepted"]
-    return f"no; {verdict.found_origin} is enough", ""
+        count = f", all {len(items)}" if len(items) > 1 else ""
+        return f"yes, by the gate{count}{said}", STYLES["accepted"]
+    return f"no; {verdict.found_origin} is enough{said}", ""
 
 
-def _rest(task: TaskView, manifest: Manifest, decision: Decision | None) -> Iterator[tuple[str, str]]:
+def _rest(
+    task: TaskView, attempt: AttemptView, manifest: Manifest, decision: Decision | None
+) -> Iterator[tuple[str, str]]:
     said = f": {manifest.message}" if manifest.message else ""
     yield "outcome", f"{manifest.outcome} (the child's word){said}"
     if manifest.output is not None:
@@ -208,6 +216,17 @@ def _rest(task: TaskView, manifest: Manifest, decision: Decision | None) -> Iter
     if manifest.next_action:
         yield "proposed", manifest.next_action
     yield "observed", _calls(manifest)
+    if manifest.read_set:
+        files = len(manifest.read_set)
+        yield "read", f"{files} file{'s' if files > 1 else ''}, with digests: {some(list(manifest.read_set))}"
+    for record in manifest.processes:
+        yield "program", program_words(record)
+        if program_failed(record):
+            yield from tail_lines(record)
+    if manifest.workspace is not None:
+        yield from workspace_lines(manifest.workspace)
+    for folder in kept_at([attempt]):
+        yield "work kept at", folder
     if manifest.redactions:
         yield "redacted", f"{manifest.redactions} secret{'s' if manifest.redactions > 1 else ''} before storing"
     if decision is not None:
@@ -225,13 +244,11 @@ def _calls(manifest: Manifest) -> str:
         f"{tool} {count}" + (f" ({refused[tool]} refused or failed)" if refused[tool] else "")
         for tool, count in sorted(counts.items())
     ]
-    files = len(manifest.read_set)
-    read = f"; {files} file{'s' if files > 1 else ''} read" if files else ""
     total = len(manifest.observed_calls)
-    return f"{total} tool call{'s' if total > 1 else ''}: {', '.join(parts)}{read}"
+    return f"{total} tool call{'s' if total > 1 else ''}: {', '.join(parts)}"
 
 
-def verify_address(store: TaskStore, address: str | None, *, json: bool) -> int:
+def verify_address(store: TaskStore, place: Home, address: str | None, *, json: bool) -> int:
     """Hash everything again. 1 when something differs."""
     from coordinator.verifying import task_keys, verify
 
@@ -241,7 +258,7 @@ def verify_address(store: TaskStore, address: str | None, *, json: bool) -> int:
     if task_part is not None:
         keys = task_keys(store, row)
         task_id = keys[unique_prefix(task_part, keys, "task")]
-    result = verify(store, row, task_id=task_id, attempt=number)
+    result = verify(store, place, row, task_id=task_id, attempt=number)
     if json:
         print_json(
             {

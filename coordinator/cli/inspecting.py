@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from contracts.canonical import canonical_bytes
 from contracts.checks import Check
 from contracts.delegation import Binding, render_contract
-from contracts.results import Decision
+from contracts.results import Decision, Manifest
 from contracts.terms import Terms
+from coordinator.cli.made import GUTTER, kept_at, program_failed, program_words, tail_lines, workspace_lines
 from coordinator.cli.tree import STYLES, run_tree, task_line
 from coordinator.cli.values import attempt_value, run_value, task_value
 from coordinator.launch import UNENFORCED
 from coordinator.store import Damaged, TaskStore
 from coordinator.store.views import AttemptView, RequestView, RunView, TaskView
-from coordinator.text import shown
+from coordinator.text import plain, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +32,11 @@ __all__ = [
     "print_run",
     "print_task",
     "read_decision",
+    "read_manifest",
     "run_details",
+    "short_digest",
     "task_details",
+    "terms_pairs",
 ]
 
 Pairs = Iterator[tuple[str, str]]
@@ -95,6 +99,16 @@ def read_decision(store: TaskStore, attempt: AttemptView) -> Decision | str | No
         return str(error)
 
 
+def read_manifest(store: TaskStore, attempt: AttemptView | None) -> Manifest | str | None:
+    """The manifest; what is wrong with its bytes; or None when there is none."""
+    if attempt is None or attempt.manifest_digest is None:
+        return None
+    try:
+        return Manifest.model_validate_json(store.bytes_of(attempt.manifest_digest))
+    except Damaged as error:
+        return str(error)
+
+
 def print_run(store: TaskStore, out: Console, run: RunView, older: Sequence[TaskView]) -> None:
     out.print(run_tree(run))
     out.print()
@@ -145,7 +159,6 @@ def print_task(
 
 def _contract_pairs(task: TaskView, only: AttemptView | None) -> Pairs:
     terms = task.terms
-    resources, limits = terms.resources, terms.limits
     attempt = only or (task.attempts[-1] if task.attempts else None)
     yield "objective", terms.objective
     yield "terms", f"version {terms.contract_version}, {short_digest(task.terms_digest)}"
@@ -154,8 +167,18 @@ def _contract_pairs(task: TaskView, only: AttemptView | None) -> Pairs:
         bound += f", child run {attempt.child_run_id}, claim generation {attempt.generation}"
         bound += f", parent state version {attempt.parent_state_version}"
     yield "binding", bound
+    yield from terms_pairs(terms)
+    if terms.isolation == "none":
+        yield "unenforced", UNENFORCED
+    else:
+        yield "isolation", terms.isolation
+
+
+def terms_pairs(terms: Terms) -> Pairs:
+    """What was agreed, line by line: who does it, from what, with which grant and limits, and what is owed."""
+    resources, limits = terms.resources, terms.limits
     if terms.agent is not None:
-        yield "agent", f"{terms.agent.kind} {terms.agent.function}"
+        yield "agent", agent_words(terms)
     if terms.needs:
         yield "needs", ", ".join(f"{n.task} (partial will do)" if n.partial_ok else n.task for n in terms.needs)
     for name, value in terms.inputs.items():
@@ -166,6 +189,7 @@ def _contract_pairs(task: TaskView, only: AttemptView | None) -> Pairs:
     network = resources.network if isinstance(resources.network, str) else ", ".join(resources.network)
     yield "reads", ", ".join(resources.read_scope) or "nothing"
     yield "writes", ", ".join(resources.write_scope) or "nothing"
+    yield "workspace", terms.workspace
     delegation = resources.delegation if isinstance(resources.delegation, str) else "allowed"
     yield "other", f"network {network}; effects {resources.effects}; delegation {delegation}"
     if resources.credentials:
@@ -173,18 +197,19 @@ def _contract_pairs(task: TaskView, only: AttemptView | None) -> Pairs:
     yield (
         "limits",
         (
-            f"deadline {limits.deadline_s:g} s, lease {limits.lease_s:g} s, {limits.max_claims} claims,"
-            f" {limits.max_repairs} repairs"
+            f"deadline {limits.deadline_s:g} s, lease {limits.lease_s:g} s, at most {limits.max_claims}"
+            f" claim{'s' if limits.max_claims > 1 else ''} and {limits.max_repairs} repairs"
         ),
     )
     caps = terms.budget.model_dump(exclude_none=True)
     if caps:
         yield "budget", ", ".join(f"{key} {value:g}" for key, value in caps.items())
     yield from _owed(terms)
-    if terms.isolation == "none":
-        yield "unenforced", UNENFORCED
-    else:
-        yield "isolation", terms.isolation
+
+
+def agent_words(terms: Terms) -> str:
+    """Who does the work: ``command sh prog.sh``."""
+    return f"{terms.agent.kind} {terms.agent.label()}" if terms.agent is not None else "none"
 
 
 def _owed(terms: Terms) -> Pairs:
@@ -198,7 +223,11 @@ def _owed(terms: Terms) -> Pairs:
 
 def check_line(check: Check) -> str:
     """A check with what it asks for."""
-    return f"{check.label()}: " + (check.json_schema or check.cel or check.approval or ", ".join(check.sections or []))
+    if check.command is not None:
+        env = f", with {', '.join(check.env)}" if check.env else ""
+        return f"{check.label()} (at most {check.timeout_s:g} s{env})"
+    asked = check.json_schema or check.cel or check.approval or ", ".join(check.sections or check.paths_unchanged or [])
+    return check.label() + (f": {asked}" if asked else "")
 
 
 def _attempt_title(attempt: AttemptView) -> str:
@@ -225,6 +254,20 @@ def _attempt_pairs(store: TaskStore, task: TaskView, attempt: AttemptView) -> Pa
     yield "time", f"started {when(attempt.started_at)}, {seen}, deadline {when(attempt.deadline_at)}"
     if attempt.manifest_digest:
         yield "manifest", short_digest(attempt.manifest_digest)
+    manifest = read_manifest(store, attempt)
+    if isinstance(manifest, str):
+        yield "DAMAGED", f"manifest: {manifest}"
+    elif manifest is not None:
+        for record in manifest.processes:
+            yield "program", program_words(record)
+            if program_failed(record):
+                yield from tail_lines(record)
+        if manifest.workspace is not None:
+            yield from workspace_lines(manifest.workspace)
+    if attempt.ended is None and attempt.workspace is not None:
+        yield "works in", attempt.workspace
+    for folder in kept_at([attempt]):
+        yield "work kept at", f"{folder} (something in it may be saved nowhere else)"
     decision = read_decision(store, attempt)
     if isinstance(decision, str):
         yield "DAMAGED", f"decision: {decision}"
@@ -251,12 +294,22 @@ def decision_lines(decision: Decision, terms: Terms) -> Pairs:
     for number, check in enumerate(decision.checks):
         yield "check", f"{check.outcome}: " + (check_line(terms.acceptance[number]) if whole else check.check)
         for finding in check.findings:
-            yield "", f"- {finding.message}" + (f" ({finding.place})" if finding.place else "")
+            # The output itself stands below, line by line.
+            message = finding.message.partition("; its last output: ")[0] if decision.processes else finding.message
+            yield "", f"- {message}" + (f" ({finding.place})" if finding.place else "")
     for owed in decision.evidence:
         found = f"found {owed.found_origin}" if owed.found_origin else "found nothing"
         needed = f"{owed.name} ({owed.kind}, at least {owed.min_origin}), {found}"
         why = f": {owed.message}" if owed.message else ""
         yield "evidence", f"{'passed' if owed.ok else 'failed'}: {needed}{why}"
+    for record in decision.processes:
+        yield "gate ran", program_words(record)
+        if program_failed(record):
+            yield from tail_lines(record)
+    if decision.judged_tree:
+        yield "judged", decision.judged_tree
+    if decision.new_head:
+        yield "new head", decision.new_head
 
 
 def _print_requests(out: Console, requests: Sequence[RequestView]) -> None:
@@ -296,14 +349,18 @@ def pairs(rows: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) -> Table:
     table.add_column(no_wrap=True, max_width=24)
     table.add_column(overflow="fold")
     for name, value in rows:
-        text = shown(value, 2000)
+        text = plain(value).expandtabs()[:400] if name == GUTTER else shown(value, 2000)
         table.add_row(Text("  " + shown(name, 60), "dim"), Text(text, word_style(name, text)))
     return table
 
 
 def word_style(name: str, text: str) -> str:
     """Colour by what a line says; the words say it too."""
-    if name == "DAMAGED" or (name in ("check", "evidence") and text.startswith(("failed", "refused", "errored"))):
+    if (
+        name in ("DAMAGED", "OUTSIDE")
+        or (name in ("program", "gate ran") and "` exited 0 " not in text)
+        or (name in ("check", "evidence") and text.startswith(("failed", "refused", "errored")))
+    ):
         return STYLES["failed"]
     if name in ("check", "evidence") and text.startswith("passed"):
         return STYLES["accepted"]

@@ -11,6 +11,7 @@ from typing import Self
 from contracts.errors import CoordinatorError
 from contracts.states import TRANSITIONS
 from coordinator.cli.output import console
+from coordinator.cli.tree import Doing
 from coordinator.store import TaskStore
 from coordinator.store.views import EventView
 from coordinator.text import shown
@@ -36,8 +37,9 @@ def event_line(event: EventView) -> str:
 class Progress:
     """Follows runs from a thread of its own while the block lasts. ``quiet`` shows nothing."""
 
-    def __init__(self, store: TaskStore, rows: list[int], *, quiet: bool) -> None:
+    def __init__(self, store: TaskStore, rows: list[int], *, quiet: bool, doing: Doing) -> None:
         self._store = store
+        self._doing = doing
         self._rows = rows
         self._quiet = quiet or not rows
         self._done = threading.Event()
@@ -78,16 +80,16 @@ class Progress:
         from rich.console import Group
         from rich.live import Live
 
-        from coordinator.cli.showing import run_tree
+        from coordinator.cli.tree import run_tree
 
         out = console(stderr=True)
         with Live(console=out, refresh_per_second=4, transient=True) as live:
             while True:
                 over = self._done.wait(REFRESH_S)
                 with contextlib.suppress(CoordinatorError):
-                    rows_max = max((out.height - 4) // (2 * len(self._rows)), 3)  # a task may take two lines
+                    rows_max = max((out.height - 4) // (2 * len(self._rows)), 3)  # a task takes two lines
                     runs = [self._store.run(row) for row in self._rows]
-                    live.update(Group(*(run_tree(run, rows_max=rows_max) for run in runs)))
+                    live.update(Group(*(run_tree(run, rows_max=rows_max, doing=self._doing) for run in runs)))
                 if over:
                     return
 

@@ -8,18 +8,23 @@ import json as json_module
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from contracts.errors import BadInput, Fault
 from contracts.orchestration import Orchestration
 from coordinator import crash_points
+from coordinator.cli.inspecting import pairs, terms_pairs
+from coordinator.cli.logs import last_words
+from coordinator.cli.made import some
 from coordinator.cli.output import INTERRUPTED, console, opened, print_json
 from coordinator.cli.progress import Progress
 from coordinator.cli.showing import print_summary, run_json
 from coordinator.home import Home, open_home
 from coordinator.launch import Launched, Plan, launch, plan_launch
 from coordinator.store import TaskStore
+from coordinator.text import shown
 from coordinator.worker import Worker
 
 __all__ = ["exit_code_for", "run", "worker"]
@@ -129,51 +134,42 @@ def show_plan(plan: Plan, json: bool) -> None:
             }
         )
         return
+    from rich.padding import Padding
+
     out = console()
-    out.print(f"{plan.orchestration.name}: {plan.orchestration.objective}")
+    out.print(f"{plan.orchestration.name}: {shown(plan.orchestration.objective, 2000)}")
     if plan.pin is not None:
         out.print(
             f"  source    {plan.pin.repo_ref()}"
             + ("  (uncommitted changes are not part of it)" if plan.pin.dirty else "")
         )
     for task_id, terms in plan.terms.items():
-        resources = terms.resources
         out.print(f"  {task_id}")
-        out.print(f"    terms     {terms.digest}")
-        out.print(f"    agent     {terms.agent.function if terms.agent else '-'}")
-        if terms.needs:
-            out.print(f"    needs     {', '.join(need.task for need in terms.needs)}")
-        tools = ", ".join(resources.tools) or "none"
-        out.print(f"    tools     {tools}; network {resources.network}; reads {resources.read_scope}")
-        limits = terms.limits
-        out.print(
-            f"    limits    deadline {limits.deadline_s:g} s, lease {limits.lease_s:g} s, {limits.max_claims} claims,"
-            f" {limits.max_repairs} repairs"
-        )
-        out.print(f"    accepts   {', '.join(check.label() for check in terms.acceptance) or 'by evidence'}")
-        for item in terms.required_evidence:
-            out.print(f"    evidence  {item.name} ({item.kind}, at least {item.min_origin})")
+        rows = [("objective", terms.objective), ("terms", terms.digest), *terms_pairs(terms)]
+        out.print(Padding(pairs(rows), (0, 0, 0, 2)))
     for line in sorted(set(plan.unenforced.values())):
         out.print(f"  unenforced: {line}")
     for warning in plan.warnings:
-        out.print(f"  warning: {warning}")
+        out.print(f"  warning: {shown(str(warning), 1000)}")
     out.print("  nothing was started" if not plan.faults else "  this would be refused:")
 
 
 def announce(plan: Plan, launched: Launched) -> None:
     out = console(stderr=True)
-    pinned = f" at {plan.pin.repo_ref()}" if plan.pin and not launched.moved else ""
+    pinned = f" at {launched.pin.repo_ref()}" if launched.pin else ""
     out.print(f"{launched.how} run {launched.run_id}{pinned}")
     if launched.moved:
         ref = plan.pin.ref if plan.pin else "the ref"
-        out.print(f"  it stays pinned to its own commit; {ref} is now {launched.moved[:12]}")
+        out.print(f"  it stays pinned to that commit; {ref} is now {launched.moved[:12]}")
     if launched.how != "continued":
+        if plan.files:
+            out.print(f"  pinned beside it: {some(sorted(plan.files))}")
         if plan.pin is not None and plan.pin.dirty:
             out.print("  uncommitted changes in the source are not part of it")
         for line in sorted(set(plan.unenforced.values())):
             out.print(f"  unenforced: {line}")
         for warning in plan.warnings:
-            out.print(f"  warning: {warning}")
+            out.print(f"  warning: {shown(str(warning), 1000)}")
 
 
 def work(
@@ -188,11 +184,15 @@ def work(
     claims: int | None,
 ) -> int:
     """Work on runs until they end, wait or the person says stop; print how they stand; the exit code."""
-    crash_points.arm(crash_points.Fault.parse(fault) if fault else None)
     shown = rows if rows is not None else store.open_runs()
+    planned = crash_points.Fault.parse(fault) if fault else None
+    if planned is not None:
+        refuse_costly(store, shown, planned)
+    crash_points.arm(planned)
     agent = Worker(store, home, slots=workers, runs=rows, name=name, claims_max=claims)
     again = "coordinator worker" if rows is None else "the same command"
-    with Progress(store, shown, quiet=json), stop_on_signals(agent) as interrupted:
+    doing = partial(last_words, home)
+    with Progress(store, shown, quiet=json, doing=doing), stop_on_signals(agent) as interrupted:
         try:
             asyncio.run(agent.run())
         except KeyboardInterrupt:  # typer would make an exit code of it without a word
@@ -202,12 +202,20 @@ def work(
         print_json([run_json(store, row) for row in shown] if rows is None else run_json(store, shown[0]))
     else:
         for row in shown:
-            print_summary(store, row)
+            print_summary(store, row, doing)
     if interrupted:
         if not json:
             console(stderr=True).print(f"stopped: claims were given back and nothing is lost; {again} goes on")
         return INTERRUPTED
     return max((exit_code_for(store, row) for row in shown), default=0)
+
+
+def refuse_costly(store: TaskStore, rows: Sequence[int], fault: crash_points.Fault) -> None:
+    """A planned death repeats work; where work costs money, that is not for demonstrations. Raises ``BadInput``."""
+    for row in rows:
+        for task in store.run(row).tasks:
+            if task.task_id == fault.task_id and task.terms.budget.max_cost_usd is not None:
+                raise BadInput(f"--fault is refused for {task.run_id}/{task.task_id}: it has a budget to spend")
 
 
 def exit_code_for(store: TaskStore, row: int) -> int:

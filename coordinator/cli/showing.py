@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contracts.errors import BadInput
 from coordinator.cli.addresses import find
 from coordinator.cli.inspecting import print_run, print_task, run_details, task_details
+from coordinator.cli.logs import last_words
 from coordinator.cli.output import INTERRUPTED, console, opened, print_json
 from coordinator.cli.progress import event_line
 from coordinator.cli.tree import (
+    Doing,
     answer_commands,
     follow_up,
     how_it_stands,
@@ -30,21 +33,22 @@ from coordinator.text import shown
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["history", "inspect", "print_summary", "run_json", "run_tree", "status"]
+__all__ = ["history", "inspect", "print_summary", "run_json", "status"]
 
 LOOK_EVERY_S = 0.5
 
 
 def status(run: str | None, *, watch: bool, store: str | None, home: Path | None, json: bool) -> int:
     """Show how a run stands. With ``watch`` until it has ended; the exit code is then 0 only if all was accepted."""
-    with opened(store, home) as (task_store, _):
+    with opened(store, home) as (task_store, place):
         row = find_run(task_store, run, "status")
+        doing = partial(last_words, place)
         if watch:
-            return follow(task_store, row, json=json)
+            return follow(task_store, row, doing, json=json)
         if json:
             print_json(run_json(task_store, row))
         else:
-            print_summary(task_store, row)
+            print_summary(task_store, row, doing)
     return 0
 
 
@@ -102,11 +106,11 @@ def run_json(store: TaskStore, row: int) -> dict[str, Any]:
     }
 
 
-def print_summary(store: TaskStore, row: int) -> None:
+def print_summary(store: TaskStore, row: int, doing: Doing) -> None:
     """The tree, how it stands, what waits for a person, and what would be done next."""
     run = store.run(row)
     out = console()
-    out.print(run_tree(run))
+    out.print(run_tree(run, doing=doing))
     out.print(how_it_stands(run))
     for request in open_requests(run):
         out.print(f"{request.request_id} asks about {request.task_id}: {shown(request.question, 500)}")
@@ -130,14 +134,14 @@ def _print_next(store: TaskStore, out: Console, run: RunView) -> None:
         out.print("next: run its program again; it delegates the tasks of this run as it goes")
 
 
-def follow(store: TaskStore, row: int, *, json: bool) -> int:
+def follow(store: TaskStore, row: int, doing: Doing, *, json: bool) -> int:
     """Show a run each time it changes, until it has ended. 0 when all was accepted, else 1; 130 when left before."""
     try:
         if json:
             for _ in _changes(store, row):
                 print_json(run_json(store, row), one_line=True)
         elif sys.stdout.isatty():
-            _follow_live(store, row)
+            _follow_live(store, row, doing)
         else:
             out = console()
             for number, run in enumerate(_changes(store, row)):
@@ -168,7 +172,7 @@ def _changes(store: TaskStore, row: int) -> Iterator[RunView]:
         time.sleep(LOOK_EVERY_S)
 
 
-def _follow_live(store: TaskStore, row: int) -> None:
+def _follow_live(store: TaskStore, row: int, doing: Doing) -> None:
     from rich.console import Group
     from rich.live import Live
 
@@ -176,7 +180,8 @@ def _follow_live(store: TaskStore, row: int) -> None:
     with Live(console=out, auto_refresh=False) as live:
         while True:
             run = store.run(row)
-            lines: list[Any] = [run_tree(run, rows_max=max((out.height - 6) // 2, 5)), how_it_stands(run)]
+            rows_max = max((out.height - 6) // 2, 5)  # a task takes two lines
+            lines: list[Any] = [run_tree(run, rows_max=rows_max, doing=doing), how_it_stands(run)]
             if run.state == "waiting":
                 lines.append(f"from another terminal: {next_command(store, run)}")
             elif run.state == "open" and not any(task.owner for task in run.tasks):

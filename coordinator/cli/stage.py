@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -70,14 +71,13 @@ class Stage:
     @contextlib.contextmanager
     def of(
         cls,
-        file: Path,
+        orchestration: Orchestration,
         *,
         quiet: bool,
         inputs: Mapping[str, JSON] | None = None,
         source: Path | None = None,
     ) -> Iterator[Stage]:
         """Launch without working. Raises ``BadInput`` before anything is made."""
-        orchestration = Orchestration.from_file(file)
         plan = plan_launch(orchestration, inputs=inputs, source=source)
         plan.refuse()
         folder = Path(tempfile.mkdtemp(prefix=f"coordinator-demo-{orchestration.name}-"))
@@ -120,11 +120,11 @@ class Stage:
     def work(self, name: str, *flags: str, told: Sequence[str]) -> int:
         """Run one worker process to its end and tell what it does. Its exit status; negative: the signal it died of."""
         log = self.folder / "workers.log"
+        # Workspaces are kept with the rest of the demonstration, not in the user's own state folder.
+        environment = {**os.environ, "XDG_STATE_HOME": str(self.folder / "state")}
+        words = self._words("worker", "--name", name, *flags, store=self.file)
         with log.open("ab") as output:
-            process = subprocess.Popen(
-                self._words("worker", "--name", name, *flags, store=self.file), stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output,
-            )  # fmt: skip
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
         try:
             for _ in range(int(WATCHDOG_S / LOOK_EVERY_S)):
                 with contextlib.suppress(subprocess.TimeoutExpired):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts.results import Manifest
 from contracts.states import OPEN_STATES, State
+from coordinator.cli.made import kept_at
 from coordinator.cli.values import claims_spent, repairs_used
-from coordinator.home import default_store
+from coordinator.home import default_store, open_home
 from coordinator.results import judged_attempt
 from coordinator.store import Damaged, TaskStore
 from coordinator.store.views import RequestView, RunView, TaskView
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STYLES",
+    "Doing",
     "answer_commands",
     "duration",
     "follow_up",
@@ -56,9 +58,13 @@ URGENCY = (
     "blocked", "pending", "accepted",
 )  # fmt: skip
 NAME_WIDTH_MAX = 28
+Doing = Callable[[TaskView], str]
+"""What a task that runs did last; empty when nothing is known."""
 
 
-def run_tree(run: RunView, *, now: datetime | None = None, rows_max: int | None = None) -> Tree:
+def run_tree(
+    run: RunView, *, now: datetime | None = None, rows_max: int | None = None, doing: Doing | None = None
+) -> Tree:
     """The tasks of a run, children under their parents. Of more than ``rows_max`` the most pressing are shown."""
     from rich.text import Text
     from rich.tree import Tree
@@ -71,7 +77,7 @@ def run_tree(run: RunView, *, now: datetime | None = None, rows_max: int | None 
     branches: dict[str, Tree] = {}
     for task in tasks:
         above = branches.get(task.parent_task_id or "", tree)
-        branches[task.task_id] = above.add(task_line(task, now, width))
+        branches[task.task_id] = above.add(task_line(task, now, width, doing(task) if doing is not None else ""))
     hidden = len(run.tasks) - len(tasks)
     if hidden:
         tree.add(Text(f"… and {hidden} more: {_counts(run.tasks)}", "dim"))
@@ -80,8 +86,9 @@ def run_tree(run: RunView, *, now: datetime | None = None, rows_max: int | None 
     return tree
 
 
-def task_line(task: TaskView, now: datetime, width: int = 0) -> Text:
-    """One task: its word, who holds it, how often it was tried; and why it stands so, on a line of its own."""
+def task_line(task: TaskView, now: datetime, width: int = 0, doing: str = "") -> Text:
+    """One task: its word, who holds it, how often it was tried; and on lines of their own why it stands so, what it did
+    last, and where unsaved work lies."""
     from rich.text import Text
 
     line = Text(task.task_id.ljust(width) + "  ")
@@ -91,6 +98,10 @@ def task_line(task: TaskView, now: datetime, width: int = 0) -> Text:
         line.append("  " + ", ".join(facts), "dim")
     if task.why:
         line.append("\n" + shown(task.why, 400))
+    if doing:
+        line.append("\n" + shown(doing), "dim")
+    for folder in kept_at(task.attempts)[-1:]:
+        line.append(f"\nwork kept at {shown(folder, 400)}")
     return line
 
 
@@ -221,6 +232,14 @@ def follow_up(store: TaskStore, *words: str) -> str:
         path = store.url.removeprefix("sqlite:///")
         implied = Path((wanted or str(default_store(Path.cwd()))).removeprefix("sqlite:///")).absolute()
         given = [] if implied == Path(path) else ["--store", path]
+    elif wanted or ":***@" in store.url:
+        path = wanted or ""
+        if not wanted:  # a password is not printed, and without it the address is of no use
+            command += ' --store "$COORDINATOR_STORE"'
+        given = []
     else:
-        given = [] if wanted else ["--store", store.url]
+        path, given = store.url, ["--store", store.url]
+    folder = store.files.folder.parent
+    if not path or open_home(path, create=False).folder != folder:
+        given += ["--home", str(folder)]
     return f"{command} {shlex.join(given)}" if given else command

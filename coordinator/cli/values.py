@@ -21,8 +21,9 @@ def claims_spent(task: TaskView) -> int:
 
 
 def repairs_used(task: TaskView) -> int:
-    """Results that were sent back: what ``max_repairs`` counts."""
-    return sum(attempt.decision == "repair_required" for attempt in task.attempts)
+    """Results that were sent back: what ``max_repairs`` counts. The one that ended the task was not sent back."""
+    judged_so = sum(attempt.decision == "repair_required" for attempt in task.attempts)
+    return min(judged_so, task.terms.limits.max_repairs)
 
 
 def run_value(run: RunView) -> dict[str, Any]:
@@ -88,6 +89,7 @@ def attempt_value(attempt: AttemptView) -> dict[str, Any]:
         "decision": attempt.decision,
         "decision_digest": attempt.decision_digest,
         "policy_version": attempt.policy_version,
+        "workspace": attempt.workspace,
     }
 
 

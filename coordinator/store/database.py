@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, insert, inspect, select, text, update
+from sqlalchemy import Connection, Engine, bindparam, create_engine, insert, inspect, select, text, update
 from sqlalchemy import event as engine_event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
@@ -76,6 +76,11 @@ def intact(digest: str, data: bytes) -> bytes:
     return data
 
 
+_FIND_DOCUMENT = select(t.document.c.id, t.document.c.data.is_(None).label("in_file")).where(
+    t.document.c.digest == bindparam("wanted")
+)
+
+
 @dataclass(slots=True)
 class Tx:
     """One transaction. ``now`` (microseconds) is its one time: the database's own on PostgreSQL."""
@@ -91,11 +96,7 @@ class Tx:
         known = self._documents.get(blob.digest)
         if known is not None:
             return known
-        row = self.conn.execute(
-            select(t.document.c.id, t.document.c.data.is_(None).label("in_file")).where(
-                t.document.c.digest == blob.digest
-            )
-        ).first()
+        row = self.conn.execute(_FIND_DOCUMENT, {"wanted": blob.digest}).first()
         found = None if row is None else row.id
         if row is not None and row.in_file and blob.data is not None:
             # A child may hand in as an artifact the very bytes of a document that must be readable here.

@@ -70,6 +70,10 @@ def _decide(tx: Tx, item: Verdict) -> Done | HeadMoved | StaleClaim:
     for question in item.questions:
         open_request(tx, claim.orchestration_row, claim.task_row, question)
     if state in (State.ACCEPTED, State.PARTIAL):
+        if decision.new_head is not None:
+            # The head was compared above, under the run's lock: what becomes the head is what was judged.
+            moved = update(t.orchestration).where(t.orchestration.c.id == claim.orchestration_row)
+            tx.conn.execute(moved.values(head=decision.new_head))
         bump_version(tx, claim.orchestration_row)
         refresh_ready(tx, claim.orchestration_row, needing=claim.task_id)
     elif state is State.PENDING:

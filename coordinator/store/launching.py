@@ -31,6 +31,12 @@ from coordinator.store.transitions import (
 __all__ = ["amend", "close_run", "create_run", "delegate"]
 
 
+def open_runs_named(tx: Tx, name: str) -> list[int]:
+    """Rows of the open runs of this name, the newest first."""
+    query = select(t.orchestration.c.id).where(t.orchestration.c.name == name).order_by(t.orchestration.c.id.desc())
+    return [row for row in tx.conn.execute(query).scalars() if run_is_open(tx, row)]
+
+
 def create_run(tx: Tx, new: NewRun, *, beside_open: bool) -> str | None:
     """Make a run and all its tasks; its id. None: a run of this name is open (unless one beside it is wanted)."""
     if tx.postgres:  # names and numbers are given to one program at a time
@@ -41,7 +47,7 @@ def create_run(tx: Tx, new: NewRun, *, beside_open: bool) -> str | None:
         .order_by(t.orchestration.c.sequence.desc())
         .limit(1)
     ).first()
-    if newest is not None and not beside_open and run_is_open(tx, newest.id):
+    if not beside_open and open_runs_named(tx, new.name):
         return None
     sequence = 1 if newest is None else newest.sequence + 1
     run_id = new.name if sequence == 1 else f"{new.name}-{sequence}"
@@ -211,6 +217,7 @@ def amend(
     removed: Sequence[str],
     overlaps: Sequence[tuple[str, str]],
     files: Sequence[Blob],
+    head: str | None,
 ) -> int:
     """Make a new orchestration version; its number. Open rows that it replaces are superseded and lose their claims.
 
@@ -230,6 +237,7 @@ def amend(
             orchestration_version=expected_version + 1,
             document_id=tx.document(document),
             authored_digest=authored_digest,
+            head=head,
         )
     ).rowcount
     if changed != 1:

@@ -210,8 +210,14 @@ def _word(
 def _attempts(tx: Tx, orchestration_row: int) -> dict[int, list[AttemptView]]:
     manifest, decision = t.document.alias("m"), t.document.alias("d")
     query = (
-        select(t.attempt, manifest.c.digest.label("manifest"), decision.c.digest.label("decided"))
+        select(
+            t.attempt,
+            manifest.c.digest.label("manifest"),
+            decision.c.digest.label("decided"),
+            t.workspace.c.folder,
+        )
         .join(t.task, t.task.c.id == t.attempt.c.task_id)
+        .outerjoin(t.workspace, and_(t.workspace.c.attempt_id == t.attempt.c.id, t.workspace.c.removed_at.is_(None)))
         .outerjoin(manifest, manifest.c.id == t.attempt.c.manifest_id)
         .outerjoin(decision, decision.c.id == t.attempt.c.decision_id)
         .where(t.task.c.orchestration_id == orchestration_row)
@@ -226,6 +232,7 @@ def _attempts(tx: Tx, orchestration_row: int) -> dict[int, list[AttemptView]]:
                 deadline_at=from_micros(row.deadline_at), ended=row.ended,
                 ended_at=None if row.ended_at is None else from_micros(row.ended_at), manifest_digest=row.manifest,
                 decision=row.decision, decision_digest=row.decided, policy_version=row.policy_version,
+                workspace=row.folder,
             )
         )  # fmt: skip
     return found

@@ -37,6 +37,7 @@ __all__ = [
     "overlap",
     "request",
     "task",
+    "workspace",
 ]
 
 metadata = MetaData()
@@ -181,6 +182,19 @@ class Attempt(_Base, table=True):
     policy_version: str | None = None
 
 
+class Workspace(_Base, table=True):
+    """The folder of an attempt, recorded before it is made; ``removed_at`` stays null while it may hold unsaved
+    work."""
+
+    __tablename__ = "workspace"
+    attempt_id: int = Field(foreign_key="attempt.id", primary_key=True)
+    folder: str
+    kind: str
+    base_commit: str
+    made_at: int = Field(sa_column=_time(nullable=False))
+    removed_at: int | None = Field(default=None, sa_column=_time())
+
+
 class CheckRun(_Base, table=True):
     """One check on one subject under one policy: what a later gate need not do again."""
 
@@ -261,4 +275,5 @@ overlap = _table(Overlap)
 attempt = _table(Attempt)
 check_run = _table(CheckRun)
 request = _table(Request)
+workspace = _table(Workspace)
 event = _table(Event)

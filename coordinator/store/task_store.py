@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import insert, select, update
 
 from contracts.errors import StaleClaim
 from contracts.ports import Clock
@@ -122,6 +122,18 @@ class TaskStore:
     def confirm_stopped(self, claims: Sequence[Claim]) -> None:
         self._db.write(lambda tx: submitting.confirm_stopped(tx, claims))
 
+    def record_workspace(self, claim: Claim, *, folder: str, base_commit: str) -> None:
+        """Name the folder of an attempt before it is made."""
+        row = insert(t.workspace).values(
+            attempt_id=claim.attempt_row, folder=folder, kind=claim.terms.workspace, base_commit=base_commit
+        )
+        self._db.write(lambda tx: tx.conn.execute(row.values(made_at=tx.now)))
+
+    def workspace_removed(self, claims: Sequence[Claim]) -> None:
+        rows = [claim.attempt_row for claim in claims]
+        gone = update(t.workspace).where(t.workspace.c.attempt_id.in_(rows))
+        self._db.write(lambda tx: tx.conn.execute(gone.values(removed_at=tx.now)))
+
     def tick(self, owner: str, tick: Tick, *, runs: Sequence[int] | None = None) -> TickOutcome:
         """Everything that one tick of a scheduler changes, in one transaction."""
 
@@ -172,6 +184,9 @@ class TaskStore:
 
     def newest_run(self, name: str | None = None) -> int | None:
         return self._db.read(lambda tx: reading.newest_run(tx, name))
+
+    def open_runs_named(self, name: str) -> list[int]:
+        return self._db.read(lambda tx: launching.open_runs_named(tx, name))
 
     def open_runs(self) -> list[int]:
         return self._db.read(reading.open_runs)

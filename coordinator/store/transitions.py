@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, and_, exists, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Update, and_, bindparam, exists, func, literal, or_, select, update
 
 from contracts.canonical import well_formed
 from contracts.errors import StaleClaim
@@ -78,10 +79,16 @@ def advance(
     return True
 
 
+_OPEN_CHILDREN = (
+    select(t.task.c.id)
+    .where(t.task.c.parent_id == bindparam("parent"), t.task.c.state.in_(sorted(OPEN_STATES)))
+    .order_by(t.task.c.id)
+)
+
+
 def _close_children(tx: Tx, parent_row: int, orchestration_row: int, reason: str) -> None:
     """A child delegated by a child lives and dies with its parent's task row."""
-    query = select(t.task.c.id).where(t.task.c.parent_id == parent_row, t.task.c.state.in_(sorted(OPEN_STATES)))
-    for row in tx.conn.execute(query.order_by(t.task.c.id)).scalars().all():
+    for row in tx.conn.execute(_OPEN_CHILDREN, {"parent": parent_row}).scalars().all():
         cancel_row(tx, row, orchestration_row, reason)
 
 
@@ -105,15 +112,31 @@ def storable(reason: str) -> str:
     return well_formed(reason).replace("\0", "\\u0000")
 
 
+_VOID_REQUESTS = (
+    update(t.request)
+    .where(t.request.c.task_id == bindparam("of_task"), t.request.c.state == "open")
+    .values(state="void")
+)
+
+
 def void_requests(tx: Tx, task_row: int) -> None:
     """What was asked about a task that has ended needs no answer any more."""
-    tx.conn.execute(
-        update(t.request).where(t.request.c.task_id == task_row, t.request.c.state == "open").values(state="void")
-    )
+    tx.conn.execute(_VOID_REQUESTS, {"of_task": task_row})
 
 
 def refresh_ready(tx: Tx, orchestration_row: int, *, task_row: int | None = None, needing: str | None = None) -> None:
     """Recompute ``ready`` of one task, or of the tasks that need a key: needs met, and no question open."""
+    if task_row is not None:
+        tx.conn.execute(_refresh("task"), {"chosen_task": task_row})
+    elif needing is not None:
+        tx.conn.execute(_refresh("needing"), {"chosen_run": orchestration_row, "chosen_key": needing})
+    else:
+        tx.conn.execute(_refresh("run"), {"chosen_run": orchestration_row})
+
+
+@cache
+def _refresh(which: Literal["task", "needing", "run"]) -> Update:
+    """Built once: putting the statement together costs more than running it."""
     needed = t.task.alias("needed")
     unmet = exists(
         select(literal(1))
@@ -138,16 +161,19 @@ def refresh_ready(tx: Tx, orchestration_row: int, *, task_row: int | None = None
     asked = exists(
         select(literal(1)).select_from(t.request).where(t.request.c.task_id == t.task.c.id, t.request.c.state == "open")
     )
-    if task_row is not None:
-        chosen = t.task.c.id == task_row
-    elif needing is not None:
-        of_run = [t.need.c.orchestration_id == orchestration_row, t.need.c.needed_key == needing]
+    if which == "task":
+        chosen = t.task.c.id == bindparam("chosen_task")
+    elif which == "needing":
+        of_run = [
+            t.need.c.orchestration_id == bindparam("chosen_run"),
+            t.need.c.needed_key == bindparam("chosen_key"),
+        ]
         chosen = t.task.c.id.in_(select(t.need.c.task_id).where(*of_run))
     else:
-        chosen = t.task.c.orchestration_id == orchestration_row
+        chosen = t.task.c.orchestration_id == bindparam("chosen_run")
     waits = and_(t.task.c.state == "pending", unmet)
     is_open = t.task.c.state.in_(sorted(OPEN_STATES))
-    tx.conn.execute(update(t.task).where(chosen, is_open).values(ready=~or_(waits, asked)))
+    return update(t.task).where(chosen, is_open).values(ready=~or_(waits, asked))
 
 
 def stale(tx: Tx, claim: Claim, doing: str) -> StaleClaim:
@@ -205,13 +231,16 @@ def lock_tasks(tx: Tx, rows: Sequence[int]) -> None:
         tx.look_at_clock()
 
 
+_BUMP_VERSION = (
+    update(t.orchestration)
+    .where(t.orchestration.c.id == bindparam("of_run"))
+    .values(version=t.orchestration.c.version + 1)
+)
+
+
 def bump_version(tx: Tx, orchestration_row: int) -> None:
     """What children of this run may build on has changed."""
-    tx.conn.execute(
-        update(t.orchestration)
-        .where(t.orchestration.c.id == orchestration_row)
-        .values(version=t.orchestration.c.version + 1)
-    )
+    tx.conn.execute(_BUMP_VERSION, {"of_run": orchestration_row})
 
 
 def next_sequence(tx: Tx, orchestration_row: int) -> int:

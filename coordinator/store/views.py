@@ -34,6 +34,8 @@ class AttemptView:
     decision: str | None
     decision_digest: str | None
     policy_version: str | None
+    workspace: str | None
+    """Its folder, while it is there."""
 
     @property
     def late(self) -> bool:

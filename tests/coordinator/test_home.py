@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -85,7 +87,37 @@ def test_a_pinned_file_is_read_only_and_mended_when_it_was_altered(tmp_path: Pat
     path = home.pinned_file("/some/where/work.py", sha256_digest(data), data)
     assert path.name == "work.py"
     assert path.read_bytes() == data
-    assert path.stat().st_mode & 0o777 == 0o444
+    assert path.stat().st_mode & 0o777 == 0o555
     path.chmod(0o644)
     path.write_bytes(b"altered")
     assert home.pinned_file("/some/where/work.py", sha256_digest(data), data).read_bytes() == data
+
+
+def test_a_pinned_file_is_never_missing_while_others_ask_for_it(tmp_path: Path) -> None:
+    """It may be the program of one child while the next one is prepared."""
+    home = open_home(str(tmp_path / "store.db"))
+    data = b"#!/bin/sh\nexit 0\n"
+    digest = sha256_digest(data)
+    path = home.pinned_file("child.sh", digest, data)
+    wrong: list[str] = []
+
+    def spoil_and_ask() -> None:
+        for _ in range(20):
+            path.chmod(0o755)
+            path.write_bytes(b"changed")
+            home.pinned_file("child.sh", digest, data)
+
+    def look() -> None:
+        while asking.is_alive():
+            if not path.is_file():
+                wrong.append("missing")
+
+    asking = threading.Thread(target=spoil_and_ask)
+    looking = threading.Thread(target=look)
+    asking.start()
+    looking.start()
+    asking.join()
+    looking.join()
+    assert wrong == []
+    assert path.read_bytes() == data
+    assert os.access(path, os.X_OK)

@@ -158,3 +158,48 @@ def test_a_file_in_the_source_does_not_change_with_the_store_inside_it(tmp_path:
     assert after is not None
     assert before.commit == after.commit
     desk.store.close()
+
+
+def test_files_that_a_program_is_given_are_pinned_and_other_arguments_are_not(desk: Desk) -> None:
+    (desk.folder / "work" / "child.sh").write_text("#!/bin/sh\n")
+    (desk.folder / "work" / "data.json").write_text("{}")
+    argv = ["sh", "child.sh", "data.json", "--file=data.json", "absent.txt", "-"]
+    desk.document["tasks"]["one"]["agent"] = {"command": argv}
+    plan = desk.plan()
+    assert plan.faults == []
+    assert set(plan.terms["one"].input_snapshot) == {"child.sh", "data.json", "repo_ref"}
+    first = plan.authored_digest
+    (desk.folder / "work" / "data.json").write_text("[]")
+    assert desk.plan().authored_digest != first  # other bytes are another orchestration
+
+
+@pytest.mark.parametrize("name", ["no-such-program", "/no/such/program", "./none.sh"])
+def test_a_program_that_is_not_here_is_refused_with_where_it_was_looked_for(desk: Desk, name: str) -> None:
+    desk.document["tasks"]["one"]["agent"] = {"command": [name]}
+    desk.document["tasks"]["two"]["acceptance"] = [{"command": ["no-such-check"]}]
+    faults = {fault.path: fault for fault in desk.plan().faults}
+    assert repr(name) in faults["tasks.one.agent.command[0]"].message
+    assert "/usr/bin" in faults["tasks.one.agent.command[0]"].hint
+    assert "'no-such-check'" in faults["tasks.two.acceptance[0].command[0]"].message
+
+
+def test_a_check_may_run_a_program_of_the_tree_itself(desk: Desk) -> None:
+    desk.document["tasks"]["one"]["acceptance"] = [{"command": ["./run-tests"]}]
+    assert desk.plan().faults == []
+
+
+def test_a_workspace_or_a_command_check_without_a_source_is_refused(desk: Desk) -> None:
+    del desk.document["source"]
+    desk.document["tasks"]["one"]["workspace"] = "clone"
+    desk.document["tasks"]["two"]["acceptance"] = [{"command": ["true"]}]
+    paths = {fault.path for fault in desk.plan().faults}
+    assert paths == {"tasks.one.workspace", "tasks.two.acceptance[0].command"}
+
+
+def test_a_home_in_a_repository_is_refused_before_anything_is_stored(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "repo" / ".git").mkdir(parents=True)
+    desk.document["tasks"]["one"]["workspace"] = "directory"
+    desk.home = open_home(desk.home.url, tmp_path / "repo" / "home")
+    with pytest.raises(Refused, match="choose another --home"):
+        desk.launch()
+    assert desk.store.newest_run() is None

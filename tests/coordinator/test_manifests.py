@@ -10,7 +10,7 @@ import pytest
 
 from contracts.canonical import sha256_digest
 from contracts.ports import ToolCall
-from contracts.results import Manifest, Result
+from contracts.results import Manifest, PathChange, ProcessRecord, Result, WorkspaceRecord
 from coordinator.manifests import ChildArtifacts, build_manifest
 from coordinator.redaction import Redactor
 
@@ -37,11 +37,14 @@ def make(build: Any, sqlite_store: Any, artifacts: ChildArtifacts) -> Make:
     sqlite_store.create_run(build.run())
     (claim,) = sqlite_store.claim("w", work=1)
 
-    def made(*, calls: Any = (), read: Any = None, shown: Any = None, **result: Any) -> Manifest:
+    def made(
+        *, calls: Any = (), read: Any = None, shown: Any = None, processes: Any = (), workspace: Any = None,
+        **result: Any,
+    ) -> Manifest:  # fmt: skip
         return build_manifest(
             claim, Result.model_validate({"outcome": "completed", **result}), calls=calls, read_set=read or {},
             shown_by=shown or {}, artifacts=artifacts, redactor=Redactor({"SERVICE_TOKEN": SECRET}), started_at=NOON,
-            finished_at=NOON,
+            finished_at=NOON, processes=processes, workspace=workspace,
         )  # fmt: skip
 
     return made
@@ -138,10 +141,60 @@ def test_the_content_digest_tells_a_repair_that_changed_nothing(make: Make) -> N
 def test_a_manifest_says_what_nothing_enforced(make: Make) -> None:
     manifest = make()
     assert manifest.isolation == "none"
-    assert "are not enforced" in manifest.unenforced
+    assert manifest.unenforced.startswith("isolation: none. Nothing keeps a child from ")
+    assert "run only code that you trust" in manifest.unenforced  # what to do about it
+    assert "\n" not in manifest.unenforced
 
 
 def test_texts_that_no_database_could_hold_are_made_well_formed(make: Make) -> None:
     manifest = make(message="half \ud800", gaps=["\udfff"], evidence=[{"name": "n", "text": "\ud800"}])
     assert Manifest.model_validate_json(manifest.model_dump_json(by_alias=True)) == manifest
     assert manifest.digest.startswith("sha256:")
+
+
+def process(*argv: str, tail: str = "") -> ProcessRecord:
+    return ProcessRecord(
+        argv=list(argv), how="exited", exit_status=0, signal=None, all_gone=True, left_behind=0, started_at="t",
+        elapsed_s=0.1, stdout_digest=DIGEST, stderr_digest=DIGEST, output_tail=tail,
+    )  # fmt: skip
+
+
+def candidate(*paths: str, tree: str = "1" * 40) -> WorkspaceRecord:
+    changes = [PathChange(path=path, status="added", old_mode="000000", new_mode="100644") for path in paths]
+    return WorkspaceRecord(
+        kind="clone", base_commit="0" * 40, base_tree="0" * 40, candidate_commit="2" * 40, candidate_tree=tree,
+        changes=changes, outside_scope=[], left_out=["run.log"],
+    )  # fmt: skip
+
+
+def test_a_command_is_observed_only_when_the_runtime_saw_that_one(make: Make) -> None:
+    items = [
+        {"name": "seen", "kind": "command", "data": {"argv": ["python", "child.py"]}},
+        {"name": "other", "kind": "command", "data": {"argv": ["pytest"]}},
+        {"name": "odd", "kind": "command", "data": {"argv": "python child.py"}},
+    ]
+    manifest = make(evidence=items, processes=[process("python", "child.py")])
+    assert {item.name: item.origin for item in manifest.evidence} == {
+        "seen": "observed", "other": "claimed", "odd": "claimed",
+    }  # fmt: skip
+
+
+def test_a_file_is_observed_when_the_candidate_changed_it(make: Make) -> None:
+    items = [{"name": name, "kind": "file", "path": name} for name in ("made.txt", "said.txt")]
+    manifest = make(evidence=items, workspace=candidate("made.txt"))
+    assert [item.origin for item in manifest.evidence] == ["observed", "claimed"]
+    assert manifest.workspace is not None
+    assert manifest.workspace.left_out == ["run.log"]
+
+
+def test_another_candidate_is_another_content(make: Make) -> None:
+    one, same = make(workspace=candidate("a")), make(workspace=candidate("a"), message="again")
+    assert one.content_digest == same.content_digest
+    assert make(workspace=candidate("a", tree="3" * 40)).content_digest != one.content_digest
+    assert make().content_digest != one.content_digest
+
+
+def test_secrets_are_gone_from_what_programs_printed(make: Make) -> None:
+    manifest = make(processes=[process("python", tail=f"token {SECRET}")])
+    assert SECRET not in manifest.model_dump_json()
+    assert manifest.redactions == 1

@@ -31,6 +31,19 @@ def test_importing_the_coordinator_loads_nothing_heavy(tmp_path: Path) -> None:
     assert "agents" not in loaded.split()
 
 
+def test_help_loads_nothing_that_only_the_commands_need(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['coordinator', '--help']\n"
+        "from coordinator.cli import main\n"
+        "main()\n"
+        "print(*sorted(name for name in sys.modules if '.' not in name), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
+
+    assert "Usage: coordinator" in done.stdout
+    assert (HEAVY - {"typer"}) & set(done.stderr.split()) == set()
+
+
 def test_no_import_asks_for_the_foreign_parent_package(root: Path) -> None:
     """``import agents.x`` and ``from agents import x`` run its owner; ``from agents.x import y`` does not."""
 

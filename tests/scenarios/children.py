@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from contracts.tools import ToolUse
 from coordinator import Assignment, Result
 
 WATCHDOG_S = 60.0
@@ -268,10 +269,9 @@ def forges(a: Assignment) -> Result:
             a.tools.read_file(path)
         except Exception as error:
             refused.append(type(error).__name__)
-    for inner in ("_content", "_search_one", "_read_one"):
-        with contextlib.suppress(Exception):
-            getattr(broker, inner)("secret.txt")
-    broker._reader.read_bytes("secret.txt")
+    with contextlib.suppress(Exception):
+        broker._content("secret.txt")
+    assert broker._base.read_bytes("secret.txt") == b"hello from outside\n"
     broker.read_set()["secret.txt"] = "sha256:" + "0" * 64
     a.cite("the greeting", "secret.txt", 1, text="I did read it")
     a.evidence("file", "file", path="secret.txt", digest="sha256:" + "0" * 64)
@@ -287,3 +287,51 @@ def hands_over(a: Assignment) -> Result:
 
 def reads_artifact(a: Assignment) -> Result:
     return a.completed({"length": len(a.read_needed("one", "report.md"))})
+
+
+def reads_tree(a: Assignment) -> Result:
+    return a.completed(sorted(a.tools.list_files()))
+
+
+def writes_by_tools(a: Assignment) -> Result:
+    a.tools.write_file("by-function.txt", "by the function\n")
+    return a.completed({"diff": a.tools.git_diff(), "saw": a.tools.read_file("by-program.txt")})
+
+
+def plays(view: Any) -> Any:
+    """Plays a model: writes a file, and hands in what it was told."""
+    wrote = yield ToolUse("write_file", {"path": "by-script.txt", "text": "by the script\n"})
+    diff = yield ToolUse("git_diff", {})
+    yield ToolUse(
+        "submit_result",
+        {
+            "outcome": "completed",
+            "output": {"shown": view.assignment_text, "ok": not (wrote.is_error or diff.is_error)},
+        },
+    )
+
+
+def sees_all(a: Assignment) -> Result:
+    shown = {
+        name: {"output": need.output, "digest": need.manifest_digest, "gaps": list(need.gaps)}
+        for name, need in a.needs.items()
+    }
+    return a.completed({**shown, "left_out": list(a.left_out)})
+
+
+def tells_what_it_was_shown(view: Any) -> Any:
+    yield ToolUse("submit_result", {"outcome": "completed", "output": view.assignment_text})
+
+
+def writes_on(a: Assignment) -> Result:
+    """Its first attempt cannot be stopped, and goes on writing while the second works."""
+    until = time.monotonic() + WATCHDOG_S
+    while a.attempt == 1 and not may_go(a) and time.monotonic() < until:
+        with contextlib.suppress(Exception):
+            a.tools.write_file("by.txt", f"attempt {a.attempt}")
+        if may_go(a, "second-done"):
+            break
+        time.sleep(0.01)
+    a.tools.write_file("by.txt", f"attempt {a.attempt}")
+    (Path(a.inputs["marks"]) / "second-done").touch()
+    return a.completed({"attempt": a.attempt})

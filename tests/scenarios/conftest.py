@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -21,6 +22,18 @@ from coordinator.store.views import EventView, RunView, TaskView
 HERE = Path(__file__).parent
 TOP = HERE.parent.parent
 WATCHDOG_S = 90.0
+
+
+def _by_path(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"scenarios_{name}", HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+bench_module = _by_path("bench")
 
 
 class Place:
@@ -186,3 +199,19 @@ def until() -> Callable[..., Any]:
 @pytest.fixture
 def overlaps() -> Callable[[list[EventView]], list[str]]:
     return overlapping_claims
+
+
+@pytest.fixture
+def bench(place: Place) -> Any:
+    """A repository of a user's, with program children beside it."""
+    return bench_module.Bench(place)
+
+
+@pytest.fixture
+def is_alive() -> Callable[[int], bool]:
+    return bench_module.is_alive
+
+
+@pytest.fixture
+def tree_of() -> Callable[[Path], dict[str, Any]]:
+    return bench_module.tree_of

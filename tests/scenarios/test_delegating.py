@@ -43,7 +43,10 @@ def test_a_killed_program_goes_on_where_it_was(place: Any, program: Any, point: 
     assert place.run().run_id == "program"
     for name in ("first", "second", "third"):
         starts = len(place.marks("start", name))
-        assert starts == (2 if point == f"in {name}" else 1), f"{name} (accepted before: {accepted})"
+        # What was accepted is not done again; what the death met halfway is. The worker may have been that quick.
+        may_be_redone = name not in accepted and point in ("first delegated", "all delegated")
+        expected = {2} if point == f"in {name}" else {1, 2} if may_be_redone else {1}
+        assert starts in expected, f"{name} (accepted before: {accepted})"
 
 
 def test_a_program_that_ended_well_is_a_new_run_the_next_time(place: Any, program: Any) -> None:

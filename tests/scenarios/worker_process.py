@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import resource
+import signal
 import sys
 import traceback
 from pathlib import Path
+from typing import Any, NoReturn
 
 from contracts.orchestration import Orchestration
 from coordinator import crash_points
@@ -17,6 +21,27 @@ from coordinator.home import open_home
 from coordinator.launch import launch, plan_launch
 from coordinator.store import TaskStore
 from coordinator.worker import Worker
+
+
+def die_in_snapshot(when: str) -> None:
+    """By SIGKILL: when the first file is taken, or when all is taken and nothing is handed in yet."""
+    import coordinator.workplaces as workplaces
+    import workspaces.candidate as candidate
+
+    def die(*_: Any) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("still here")
+
+    if when == "half":
+        candidate.put_file = die  # type: ignore[attr-defined]
+    else:
+        whole = workplaces.snapshot
+
+        def taken(*values: Any, **options: Any) -> NoReturn:
+            whole(*values, **options)
+            die()
+
+        workplaces.snapshot = taken  # type: ignore[attr-defined]
 
 
 def main() -> int:
@@ -29,6 +54,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--claims", type=int)
     parser.add_argument("--launch-only", action="store_true")
+    parser.add_argument("--die-in-snapshot", choices=["half", "taken"])
     args = parser.parse_args()
     home = open_home(args.store, args.home)
     store = TaskStore(home.url, home.folder)
@@ -41,10 +67,13 @@ def main() -> int:
         rows = [launched.row]
         if args.launch_only:
             return 0
+    if args.die_in_snapshot:
+        die_in_snapshot(args.die_in_snapshot)
     seen = rows or store.open_runs()
     worker = Worker(store, home, slots=args.slots, runs=rows, name=args.name, claims_max=args.claims)
     print("ready", flush=True)
     asyncio.run(worker.run())
+    print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)  # KiB
     runs = [store.run(row) for row in seen]
     store.close()
     if any(run.state != "ended" for run in runs):

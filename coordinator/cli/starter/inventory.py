@@ -57,8 +57,14 @@ def largest(a: Assignment) -> Result:
     return a.completed({**counts, "largest": sizes[: a.inputs["largest"]]})
 
 
+def tests(a: Assignment) -> Result:
+    """Which command tells whether the tests pass: running it, in a clean checkout, is the gate's own work."""
+    command = next(check["command"] for check in a.contract["acceptance"] if "command" in check)
+    return a.completed({"command": command})
+
+
 def summary(a: Assignment) -> Result:
-    """A Markdown page made of the accepted results of the other two."""
+    """A Markdown page made of the accepted results of the others."""
     if a.feedback is not None:
         a.note("repaired", str(a.feedback))
     found, sizes = a.needs["kinds"].output, a.needs["largest"].output
@@ -72,6 +78,12 @@ def summary(a: Assignment) -> Result:
     lines += ["", "## Largest files", ""]
     lines += ["| file | lines | characters |", "| --- | ---: | ---: |"] if sizes["largest"] else ["No text files."]
     lines += [f"| {cell(row['path'])} | {row['lines']} | {row['characters']} |" for row in sizes["largest"]]
+    lines += ["", "## Tests", ""]
+    if "tests" in a.needs:
+        command = cell(" ".join(a.needs["tests"].output["command"]))
+        lines += [f"They pass: the gate ran `{command}` in a clean checkout, and it exited 0."]
+    else:
+        lines += ["Not run: orchestration.yaml names no test command."]
     lines += ["", "## Not covered", ""]
     lines += [f"- {gap}" for gap in gaps] or ["Every file was read."]
     a.artifact("inventory.md", "\n".join(lines) + "\n", "text/markdown; charset=utf-8")

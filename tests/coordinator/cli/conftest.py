@@ -109,7 +109,7 @@ class Cli:
 
     def env(self, **more: str) -> dict[str, str]:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("COORDINATOR_", "GIT_"))}
-        return {**clean, **more}
+        return {**clean, "XDG_STATE_HOME": str(self.folder.parent / f"state of {self.folder.name}"), **more}
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Cli:
 GitRepository = Callable[[Path, dict[str, bytes]], None]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def git_repository() -> GitRepository:
     """Makes a git repository of a folder, with one commit of these files."""
 
@@ -169,3 +169,9 @@ def git_repository() -> GitRepository:
             subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def cli_of() -> type[Cli]:
+    """Makes the command for a folder."""
+    return Cli

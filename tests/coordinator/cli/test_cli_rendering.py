@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,18 @@ from contracts.states import Outcome
 from coordinator.cli.evidence import print_evidence
 from coordinator.cli.inspecting import print_task
 from coordinator.cli.tree import duration, follow_up, how_it_stands, next_command, run_tree
+from coordinator.home import open_home
+from coordinator.store import TaskStore
 
 HOSTILE = "\x1b[2J[bold red]x[/] \u202e\u2066 :smile: " + "w" * 300
+
+
+@pytest.fixture
+def own_store(sqlite_url: str) -> Iterator[TaskStore]:
+    """A store whose files lie where they do when nobody says otherwise."""
+    store = TaskStore(sqlite_url, open_home(sqlite_url).folder)
+    yield store
+    store.close()
 
 
 def text_of(draw: Any, *, width: int = 80, colour: bool = False) -> str:
@@ -92,49 +104,49 @@ def test_children_stand_under_their_parents(sqlite_store: Any, build: Any, clock
 
 
 def test_each_state_has_its_sentence_and_its_next_command(
-    sqlite_store: Any, build: Any, monkeypatch: pytest.MonkeyPatch
+    own_store: Any, build: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COORDINATOR_STORE", sqlite_store.url)
-    sqlite_store.create_run(build.run("one"))
+    monkeypatch.setenv("COORDINATOR_STORE", own_store.url)
+    own_store.create_run(build.run("one"))
 
     def now() -> tuple[str, str]:
-        run = sqlite_store.run(1)
-        return how_it_stands(run), next_command(sqlite_store, run)
+        run = own_store.run(1)
+        return how_it_stands(run), next_command(own_store, run)
 
     assert now() == ("run is open and nobody works on it: 1 pending", "coordinator worker")
-    [claim] = sqlite_store.claim("alice", work=1)
+    [claim] = own_store.claim("alice", work=1)
     assert now() == ("run is being worked on: 1 running", "coordinator status run -w")
-    sqlite_store.end([build.ending(claim, "blocked", question=build.question())])
+    own_store.end([build.ending(claim, "blocked", question=build.question())])
     assert now() == ("run waits for an answer: 1 waiting", "coordinator answer run-q1 --approve -m TEXT")
-    sqlite_store.answer("run-q1", approved=True)
-    [claim] = sqlite_store.claim("alice", work=1)
-    sqlite_store.submit([build.submission(claim)])
-    [gating] = sqlite_store.claim("bob", work=0, gate=1)
+    own_store.answer("run-q1", approved=True)
+    [claim] = own_store.claim("alice", work=1)
+    own_store.submit([build.submission(claim)])
+    [gating] = own_store.claim("bob", work=0, gate=1)
     assert now()[0] == "run is being worked on: 1 being judged"
-    sqlite_store.decide([build.verdict(gating)])
+    own_store.decide([build.verdict(gating)])
     assert now() == ("run ended: its task accepted", "coordinator evidence run")
 
 
 def test_a_partial_and_a_program_run_have_their_own_next(
-    sqlite_store: Any, build: Any, monkeypatch: pytest.MonkeyPatch
+    own_store: Any, build: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COORDINATOR_STORE", sqlite_store.url)
-    sqlite_store.create_run(build.run("one", name="part"))
-    [claim] = sqlite_store.claim("alice", work=1)
-    sqlite_store.submit([build.submission(claim, outcome=Outcome.PARTIAL)])
-    [gating] = sqlite_store.claim("bob", work=0, gate=1)
-    sqlite_store.decide([build.verdict(gating, partial=True)])
-    run = sqlite_store.run(1)
-    assert (how_it_stands(run), next_command(sqlite_store, run)) == (
+    monkeypatch.setenv("COORDINATOR_STORE", own_store.url)
+    own_store.create_run(build.run("one", name="part"))
+    [claim] = own_store.claim("alice", work=1)
+    own_store.submit([build.submission(claim, outcome=Outcome.PARTIAL)])
+    [gating] = own_store.claim("bob", work=0, gate=1)
+    own_store.decide([build.verdict(gating, partial=True)])
+    run = own_store.run(1)
+    assert (how_it_stands(run), next_command(own_store, run)) == (
         "part ended: 1 partial",
         "coordinator evidence part/one",
     )
-    sqlite_store.create_run(build.run(build.task("x"), name="program", closed=False))
-    [claim] = sqlite_store.claim("alice", work=1)
-    sqlite_store.submit([build.submission(claim)])
-    [gating] = sqlite_store.claim("bob", work=0, gate=1)
-    sqlite_store.decide([build.verdict(gating)])
-    assert next_command(sqlite_store, sqlite_store.run(2)) == ""
+    own_store.create_run(build.run(build.task("x"), name="program", closed=False))
+    [claim] = own_store.claim("alice", work=1)
+    own_store.submit([build.submission(claim)])
+    [gating] = own_store.claim("bob", work=0, gate=1)
+    own_store.decide([build.verdict(gating)])
+    assert next_command(own_store, own_store.run(2)) == ""
 
 
 def test_evidence_shows_calls_shares_and_refusals(sqlite_store: Any, build: Any) -> None:
@@ -166,15 +178,20 @@ def test_evidence_shows_calls_shares_and_refusals(sqlite_store: Any, build: Any)
     assert "a1.py:1 4 of 5: calls 1, 2, 3, 4 no; claimed is enough" in text
     assert "… and 2 more" in text
     assert "nothing handed in - no: not there" in text
-    assert "5 tool calls: read_file 5 (1 refused or failed); 1 file read" in text
+    assert "5 tool calls: read_file 5 (1 refused or failed) read 1 file, with digests: a " in text
 
 
-def test_a_follow_up_is_quoted_for_a_shell(sqlite_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COORDINATOR_STORE", sqlite_store.url)
-    assert follow_up(sqlite_store, "export", "run/one", "a b.md") == "coordinator export run/one 'a b.md'"
+def test_a_follow_up_is_quoted_for_a_shell(own_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COORDINATOR_STORE", own_store.url)
+    assert follow_up(own_store, "export", "run/one", "a b.md") == "coordinator export run/one 'a b.md'"
     monkeypatch.delenv("COORDINATOR_STORE")
+    path = own_store.url.removeprefix("sqlite:///")
+    assert follow_up(own_store, "worker") == f"coordinator worker --store {path}"
+
+
+def test_a_follow_up_names_a_home_that_nobody_would_guess(sqlite_store: Any, tmp_path: Path) -> None:
     path = sqlite_store.url.removeprefix("sqlite:///")
-    assert follow_up(sqlite_store, "worker") == f"coordinator worker --store {path}"
+    assert follow_up(sqlite_store, "worker") == f"coordinator worker --store {path} --home {tmp_path / 'store'}"
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ LOSSES = ["generation", "token", "lease", "cancelled", "superseded", "ancestor c
 def lose(how: str, store: TaskStore, build: Any, claim: Claim, expire: Callable[..., None]) -> Claim:
     change = {
         "expected_version": 1, "document": build.run().document, "authored_digest": "x", "removed": [], "overlaps": [],
-        "files": [],
+        "files": [], "head": None,
     }  # fmt: skip
     if how == "generation":
         return replace(claim, generation=claim.generation + 1)

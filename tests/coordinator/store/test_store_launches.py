@@ -36,7 +36,7 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
 def amend(store: TaskStore, build: Any, *replaced: Any, run: int = 1, **change: Any) -> int:
     values = {
         "expected_version": store.run(run).orchestration_version, "document": build.run().document,
-        "authored_digest": "x", "removed": [], "overlaps": [], "files": [], **change,
+        "authored_digest": "x", "head": None, "removed": [], "overlaps": [], "files": [], **change,
     }  # fmt: skip
     return store.amend(run, replaced=replaced, **values)
 

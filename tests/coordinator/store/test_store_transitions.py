@@ -58,7 +58,7 @@ class OneTask:
         document = self.build.run().document
         self.store.amend(
             self.run, expected_version=self.store.run(self.run).orchestration_version, document=document,
-            authored_digest="x", removed=[], overlaps=[], files=[],
+            authored_digest="x", head=None, removed=[], overlaps=[], files=[],
             replaced=[self.build.task("one", version=self.store.newest_contract_version(self.run, "one") + 1)],
         )  # fmt: skip
 

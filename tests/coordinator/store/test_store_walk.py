@@ -142,7 +142,7 @@ class Walk:
         replaced = [self.terms(key, self.store.newest_contract_version(run, key) + 1) for key in keys]
         self.store.amend(
             run, expected_version=self.store.run(run).orchestration_version, document=self.build.run().document,
-            authored_digest="x", replaced=replaced, removed=[], overlaps=pairs, files=[],
+            authored_digest="x", head=None, replaced=replaced, removed=[], overlaps=pairs, files=[],
         )  # fmt: skip
 
     def wait(self) -> None:

@@ -234,3 +234,15 @@ def upgrade() -> None:
         sa.UniqueConstraint("attempt_id", "check_digest", "policy_version"),
         sqlite_strict=True,
     )
+    op.create_table(
+        "workspace",
+        sa.Column("attempt_id", sa.Integer(), nullable=False),
+        sa.Column("folder", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("base_commit", sa.Text(), nullable=False),
+        sa.Column("made_at", MICROS_OR_BYTES, nullable=False),
+        sa.Column("removed_at", MICROS_OR_BYTES, nullable=True),
+        sa.ForeignKeyConstraint(["attempt_id"], ["attempt.id"]),
+        sa.PrimaryKeyConstraint("attempt_id"),
+        sqlite_strict=True,
+    )

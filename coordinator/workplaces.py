@@ -1,0 +1,113 @@
+"""Where attempts work: workspaces and private folders, outside every repository, recorded before they are made."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.canonical import well_formed
+from contracts.errors import CoordinatorError
+from contracts.results import PathChange, WorkspaceRecord
+from contracts.terms import Terms
+from coordinator.home import Home
+from coordinator.sources import Sources
+from coordinator.store import TaskStore
+from coordinator.store.database import from_micros
+from coordinator.store.records import Claim
+from workspaces import Candidate, Workspace, make_workspace, outside_scope, remove_workspace, snapshot
+from workspaces.places import place_of
+from workspaces.trash import delete_folder
+
+__all__ = ["Workplace", "Workplaces", "refuse_inside_repository"]
+
+
+def refuse_inside_repository(home: Home, issued: Iterable[Terms]) -> None:
+    """Raise ``Refused``, naming folder and repository, when programs or children would work below a repository."""
+    for terms in issued:
+        runs_program = terms.agent is not None and terms.agent.kind == "command"
+        if runs_program or terms.workspace != "none" or any(check.command for check in terms.acceptance):
+            place_of(home.outside / "workspaces")
+            return
+
+
+@dataclass(slots=True)
+class Workplace:
+    """What one attempt has: a private folder, and its workspace if the contract gives it one."""
+
+    scratch: Path
+    workspace: Workspace | None
+    candidate: Candidate | None = None
+
+    @property
+    def working_folder(self) -> Path:
+        return self.workspace.folder if self.workspace is not None else self.scratch / "work"
+
+
+class Workplaces:
+    """Makes, snapshots and removes the workplaces of one worker."""
+
+    def __init__(self, store: TaskStore, home: Home, sources: Sources) -> None:
+        self._store = store
+        self._home = home
+        self._sources = sources
+
+    def make(self, claim: Claim) -> Workplace:
+        """A new folder for this attempt; a predecessor's is never entered. Raises ``Refused``, ``BadInput``."""
+        scratch = self._home.outside / "attempts" / claim.child_run_id
+        workspace = None
+        kind = claim.terms.workspace
+        if kind != "none":
+            assert claim.head is not None, claim.address
+            folder = self._home.outside / "workspaces" / claim.child_run_id
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            self._store.record_workspace(claim, folder=str(folder), base_commit=claim.head)
+            workspace = make_workspace(self._sources.git_dir(claim), folder, kind, claim.head)
+        (scratch / "work").mkdir(parents=True)
+        return Workplace(scratch, workspace)
+
+    def snapshot(self, claim: Claim, place: Workplace) -> WorkspaceRecord | None:
+        """The candidate, durable. Only when every process of the child is gone. Raises ``Refused``."""
+        workspace = place.workspace
+        if workspace is None:
+            return None
+        scope = claim.terms.resources.write_scope
+        candidate = snapshot(
+            self._sources.git_dir(claim),
+            workspace,
+            write_scope=scope,
+            message=f"{claim.address} attempt {claim.attempt}",
+            keep_ref=f"candidates/{claim.child_run_id}",
+            at=from_micros(claim.claimed_at),
+        )
+        place.candidate = candidate
+        assert workspace.kind in ("directory", "clone"), workspace
+        return WorkspaceRecord(
+            kind=workspace.kind,
+            base_commit=candidate.base_commit,
+            base_tree=workspace.base_tree,
+            candidate_commit=candidate.commit,
+            candidate_tree=candidate.tree,
+            changes=[
+                PathChange(
+                    path=well_formed(change.path),
+                    status=change.status,
+                    old_mode=change.old_mode,
+                    new_mode=change.new_mode,
+                )
+                for change in candidate.changes
+            ],
+            outside_scope=outside_scope(candidate.changes, scope),
+            left_out=list(candidate.left_out),
+        )
+
+    def leave(self, claim: Claim, place: Workplace) -> None:
+        """Tidy up: the private folder goes; the workspace goes only if nothing in it is unsaved."""
+        with contextlib.suppress(OSError):
+            delete_folder(place.scratch)
+        if place.workspace is not None:
+            # Something in it is saved nowhere else, or cannot be read: it stays.
+            with contextlib.suppress(CoordinatorError, OSError):
+                remove_workspace(self._sources.git_dir(claim), place.workspace, saved=place.candidate)
+                self._store.workspace_removed([claim])
