@@ -44,11 +44,7 @@ def list_dependencies(a: Assignment) -> Result:
     for gap in gaps:
         a.gap(gap)
     a.note("coverage gaps", f"{len(gaps)} gaps" if gaps else "none known")
-    output: dict[str, Any] = {"files": files, "dependencies": dependencies, "not_covered": gaps}
-    if a.inputs["demonstrate_repair"] and a.feedback is None:
-        output["dependencies"] = {item["name"]: item["constraint"] for item in dependencies}  # off its schema
-    mended = f"mended after: {'; '.join(finding.message for finding in a.feedback.findings)}" if a.feedback else ""
-    return a.completed(output, mended)
+    return a.completed({"files": files, "dependencies": dependencies, "not_covered": gaps})
 
 
 def requirement(group: str, text: str) -> tuple[str, str, str]:
@@ -112,44 +108,77 @@ UNREAD = (
 
 
 def write_report(a: Assignment) -> Result:
-    """report.md, made from the accepted results alone."""
-    callers, undocumented, dependencies = (a.needs[name].output for name in ("callers", "undocumented", "dependencies"))
-    gaps = {name: result.output["not_covered"] for name, result in a.needs.items()}
-    counts = {
-        "callers": len(callers["callers"]),
-        "undocumented": len(undocumented["items"]),
-        "dependencies": len(dependencies["dependencies"]),
-        "gaps": sum(len(found) for found in gaps.values()),
+    """report.md, made from the accepted results alone; what was left out of the audit stands there as a gap."""
+    found = {name: result.output for name, result in a.needs.items()}
+    left_out = {name: f"left out: {why}" for name, why in a.inputs["left_out"].items()}
+    gaps = [(name, gap) for name, result in a.needs.items() for gap in result.gaps] + list(left_out.items())
+    parts = {
+        name: tell(found[name]) if name in found else ([left_out.get(name, f"no {name} in this audit")], [])
+        for name, tell in PARTS.items()
     }
-    where = f"defined at {code(callers['defined_at'])}" if callers["defined_at"] else "not defined in this source"
+    summary = [f"Source: {code(a.contract['input_snapshot']['repo_ref'])}"]
+    summary += [line for told, _ in parts.values() for line in told]
     sections = {
-        "Summary": [
-            f"Source: {code(a.contract['input_snapshot']['repo_ref'])}",
-            f"Symbol: {code(callers['symbol'] or 'none')}, {where}",
-            f"{counts['callers']} calls of it in {callers['python_files']} Python files",
-            f"{counts['undocumented']} of {undocumented['public']} public definitions have no docstring",
-            f"{counts['dependencies']} dependencies declared in {len(dependencies['files'])} files",
-            f"{counts['gaps']} coverage gaps",
-        ],
-        "Callers": [
-            f"{place(item)} in {code(item['symbol'])}{' (by name only)' if item['match'] == 'name' else ''}: "
-            f"{code(item['text'])}"
-            for item in callers["callers"]
-        ],
-        "Undocumented": [f"{place(item)} {item['kind']} {code(item['symbol'])}" for item in undocumented["items"]],
-        "Dependencies": [
-            f"{code(item['name'])} {code(item['constraint'] or 'any version')} "
-            f"({code(item['file'])}, {code(item['group'])})"
-            for item in dependencies["dependencies"]
-        ],
-        "Coverage gaps": [f"{name}: {code(gap)}" for name, found in gaps.items() for gap in found],
+        "Summary": [*summary, f"{len(gaps)} coverage gaps"],
+        **{name.capitalize(): entries or told for name, (told, entries) in parts.items()},
+        "Coverage gaps": [f"{name}: {code(gap)}" for name, gap in gaps],
     }
     lines = ["# Audit"]
     for title, entries in sections.items():
         lines += ["", f"## {title}", "", *([f"- {entry}" for entry in entries] or ["None found."])]
-    a.artifact("report.md", "\n".join(lines) + "\n", "text/markdown; charset=utf-8")
-    a.evidence("report", "artifact", artifact="report.md")
-    return a.completed({**counts, "built_from": {name: result.manifest_digest for name, result in a.needs.items()}})
+    text = "\n".join(lines) + "\n"
+    a.tools.write_file("report.md", text)
+    ref = a.artifact("report.md", text, "text/markdown; charset=utf-8")  # `coordinator export` hands this one out
+    a.evidence("report", "file", path="report.md", digest=ref.digest)
+    return a.completed({"built_from": {name: result.manifest_digest for name, result in a.needs.items()}})
+
+
+Told = tuple[list[str], list[str]]
+"""What the summary says of a result, and the entries of its section."""
+
+
+def tell_callers(found: Mapping[str, Any]) -> Told:
+    where = f"defined at {code(found['defined_at'])}" if found["defined_at"] else "not defined in this source"
+    told = [
+        f"Symbol: {code(found['symbol'])}, {where}",
+        f"{len(found['callers'])} calls of it in {found['python_files']} Python files",
+    ]
+    entries = [
+        f"{place(item)} in {code(item['symbol'])}{' (by name only)' if item['match'] == 'name' else ''}: "
+        f"{code(item['text'])}"
+        for item in found["callers"]
+    ]
+    return told, entries
+
+
+def tell_undocumented(found: Mapping[str, Any]) -> Told:
+    told = [f"{len(found['items'])} of {found['public']} public definitions have no docstring"]
+    return told, [f"{place(item)} {item['kind']} {code(item['symbol'])}" for item in found["items"]]
+
+
+def tell_dependencies(found: Mapping[str, Any]) -> Told:
+    told = [f"{len(found['dependencies'])} dependencies declared in {len(found['files'])} files"]
+    entries = [
+        f"{code(item['name'])} {code(item['constraint'] or 'any version')} "
+        f"({code(item['file'])}, {code(item['group'])})"
+        for item in found["dependencies"]
+    ]
+    return told, entries
+
+
+def tell_tests(found: Mapping[str, Any]) -> Told:
+    names = ("tests", "failures", "errors", "skipped")
+    counts = ", ".join(f"{found['counts'][name]} {name}" for name in names if name in found["counts"])
+    told = [f"{code(' '.join(found['command']))} exited {found['exit_status']} after {found['seconds']} s: {counts}"]
+    return told, [*told, f"The run as the child saw it is in {code('reports/junit.xml')}; the gate ran it again"]
+
+
+PARTS: Mapping[str, Callable[[Mapping[str, Any]], Told]] = {
+    "callers": tell_callers,
+    "undocumented": tell_undocumented,
+    "dependencies": tell_dependencies,
+    "tests": tell_tests,
+}
 
 
 def code(text: str) -> str:

@@ -6,12 +6,14 @@ Each reads the pinned commit through its tools alone, and says what it did not c
 from __future__ import annotations
 
 import ast
+import json
 import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 from coordinator import Assignment, Result
@@ -41,35 +43,67 @@ def find_callers(a: Assignment) -> Result:
     code = Code()
     for path, text, tree in python_files(a, gaps):
         code.add(path, text, tree)
+    symbol = which_symbol(a, code)
+    target = tuple(symbol.split(".")) if symbol else ()
+    calls = code.callers(target)
+    definition = code.defined.get(target)
+    if not calls and definition is None:
+        what = f"{symbol!r} is neither defined nor called" if symbol else "no public function is called"
+        return a.blocked(f"{what} in this source; which symbol is meant?")
+    gaps += not_seen(a, target, calls, is_defined=definition is not None)
+    cite(a, [*([definition] if definition else []), *calls], code)
+    output = {
+        "symbol": symbol,
+        "defined_at": f"{definition.file}:{definition.line}" if definition else None,
+        "callers": [asdict(call) for call in calls],
+        "python_files": len(code.modules),
+        "not_covered": gaps,
+    }
+    text = json.dumps(output, indent=1, ensure_ascii=False) + "\n"
+    a.tools.write_file("callers.json", text)
+    a.evidence("inventory file", "file", path="callers.json", digest=f"sha256:{sha256(text.encode()).hexdigest()}")
+    mended = f"mended after: {'; '.join(finding.message for finding in a.feedback.findings)}" if a.feedback else ""
+    return covered(a, output, gaps, mended)
+
+
+def which_symbol(a: Assignment, code: Code) -> str:
+    """What was named, by a person's answer before all; else the public function that is called most."""
     symbol = str(a.inputs["symbol"])
     for _question, answer in a.answers:
         symbol = answer.message or symbol
     if not symbol:
         symbol = code.most_called()
         a.assume(f"no symbol was named; the public function that is called most: {symbol or 'there is none'}")
-    target = tuple(symbol.split(".")) if symbol else ()
-    calls = code.callers(target)
-    if symbol and target not in code.defined:
-        if not calls and not a.answers:
-            return a.blocked(f"{symbol!r} is neither defined nor called in this source; which symbol is meant?")
-        gaps.append(f"{symbol} is not defined in this source: nothing was matched through classes that inherit it")
-    by_name = [call for call in calls if call.match == "name"]
+    return symbol
+
+
+def not_seen(a: Assignment, target: Dotted, calls: Sequence[Call], *, is_defined: bool) -> Iterator[str]:
+    """What such an inventory cannot tell."""
+    if not is_defined:
+        yield f"{'.'.join(target)} is not defined in this source: nothing was matched through classes that inherit it"
+    by_name = sum(call.match == "name" for call in calls)
     if by_name:
-        gaps.append(f"{len(by_name)} calls fit by name only ('match: name'): what they are called on could not be told")
-    gaps.append("calls through getattr, containers, callbacks and other indirections are not seen")
+        yield f"{by_name} calls fit by name only ('match: name'): what they are called on could not be told"
+    yield "calls through getattr, containers, callbacks and other indirections are not seen"
     for path in other_files(a):
-        if target and re.search(rf"\b{re.escape(target[-1])}\b", a.tools.read_file(path)):
-            gaps.append(f"{path} mentions {target[-1]!r} and is not Python: not analysed")
-    for call in calls:
-        a.cite("caller inventory", call.file, call.line, symbol=call.symbol, text=call.text)
-    a.note("caller inventory", f"{len(calls)} calls of {symbol or 'nothing'} in {len(code.modules)} Python files")
-    output = {
-        "symbol": symbol,
-        "defined_at": code.defined.get(target),
-        "callers": [asdict(call) for call in calls],
-        "python_files": len(code.modules),
-    }
-    return covered(a, output, gaps)
+        if re.search(rf"\b{re.escape(target[-1])}\b", a.tools.read_file(path)):
+            yield f"{path} mentions {target[-1]!r} and is not Python: not analysed"
+
+
+def cite(a: Assignment, places: Sequence[Definition | Call], code: Code) -> None:
+    """The definition and each call, with its line as it stands there: the gate looks all of them up again."""
+    first_is_wrong = a.inputs["demonstrate_repair"] and a.feedback is None
+    for number, place in enumerate(places):
+        lines = code.lines[place.file]
+        line = len(lines) + 1 if first_is_wrong and number == 0 else place.line
+        a.cite("caller inventory", place.file, line, symbol=place.symbol, text=lines[place.line - 1])
+
+
+@dataclass(frozen=True)
+class Definition:
+    file: str
+    line: int
+    symbol: str
 
 
 @dataclass(frozen=True, order=True)
@@ -101,7 +135,6 @@ class Scope:
 @dataclass
 class Module:
     file: str
-    lines: list[str]
     tree: ast.Module
     scope: Scope
     package: Dotted
@@ -112,7 +145,8 @@ class Code:
 
     def __init__(self) -> None:
         self.modules: dict[Dotted, Module] = {}
-        self.defined: dict[Dotted, str] = {}
+        self.lines: dict[str, list[str]] = {}
+        self.defined: dict[Dotted, Definition] = {}
         self.classes: dict[Dotted, tuple[ast.ClassDef, Scope]] = {}
         self._functions: list[Dotted] = []
         self._roots: set[str] = set()
@@ -121,8 +155,9 @@ class Code:
         parts = file.removesuffix(".py").removeprefix("src/").split("/")
         path = tuple(parts[:-1] if parts[-1] == "__init__" else parts)
         package = path if parts[-1] == "__init__" else path[:-1]
-        module = Module(file, re.split(r"\r\n|\r|\n", text), tree, Scope(path, "module"), package)
+        module = Module(file, tree, Scope(path, "module"), package)
         self.modules[path] = module
+        self.lines[file] = re.split(r"\r\n|\r|\n", text)
         self._roots.update(path[:1])
         self._fill(module.scope, tree.body, module)
         self._define(tree.body, path, module)
@@ -139,7 +174,7 @@ class Code:
                 match = "name" if module.scope.star and callee.id == target[-1] else None
             if match:
                 symbol = ".".join(enclosing) or "<module>"
-                call = Call(module.file, line, symbol, module.lines[line - 1].strip()[:200], match)
+                call = Call(module.file, line, symbol, self.lines[module.file][line - 1].strip()[:200], match)
                 found[call.file, call.line, call.symbol] = call
         return sorted(found.values()) if target else []
 
@@ -147,14 +182,16 @@ class Code:
         """The public function outside of tests with the most resolved calls; of equals, the first by name."""
         counts: Counter[Dotted] = Counter(called for _, _, called, _ in self._calls if called)
         public = [path for path in self._functions if not any(part.startswith("_") for part in path)]
-        called = [path for path in public if counts[path] and not TESTS.search(self.defined[path].rpartition(":")[0])]
+        called = [path for path in public if counts[path] and not TESTS.search(self.defined[path].file)]
         return ".".join(min((-counts[path], path) for path in called)[1]) if called else ""
 
     def _define(self, body: Sequence[ast.AST], path: Dotted, module: Module) -> None:
         for node in in_scope(body, STATEMENTS):
             if isinstance(node, DEFINITIONS):
                 own = (*path, node.name)
-                self.defined.setdefault(own, f"{module.file}:{node.lineno}")
+                self.defined.setdefault(
+                    own, Definition(module.file, node.lineno, ".".join(own[len(module.scope.path) :]))
+                )
                 if isinstance(node, ast.ClassDef):
                     self.classes.setdefault(own, (node, module.scope))
                 elif path == module.scope.path:

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from agents.broker import ReadBroker
-from contracts.assignment import Assignment, Feedback
+from agents.broker import Broker
+from contracts.assignment import Assignment, Feedback, NeededResult
+from contracts.canonical import sha256_digest
 from contracts.ports import ArtifactRef
 from contracts.requests import Answer
 from contracts.terms import Resources
@@ -27,14 +28,19 @@ MakeRepository = Callable[[Mapping[str, str | bytes]], Path]
 Assign = Callable[..., Assignment]
 
 
-class NoArtifacts:
-    """These children hand over none."""
+class KeptArtifacts:
+    """What one child hands over."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
 
     def put(self, name: str, data: bytes, media_type: str) -> ArtifactRef:
-        raise AssertionError(name)
+        digest = sha256_digest(data)
+        self.kept[digest] = data
+        return ArtifactRef(name, digest, len(data), media_type)
 
     def get(self, digest: str) -> bytes:
-        raise KeyError(digest)
+        return self.kept[digest]
 
 
 @pytest.fixture(scope="session")
@@ -75,8 +81,8 @@ def make_repository(tmp_path: Path) -> MakeRepository:
 
 
 @pytest.fixture
-def assign() -> Iterator[Assign]:
-    """An assignment whose tools read the commit of a repository."""
+def assign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Assign]:
+    """An assignment whose tools work on a clone of a repository."""
     readers: list[TreeReader] = []
 
     def make(
@@ -84,29 +90,34 @@ def assign() -> Iterator[Assign]:
         *,
         answers: list[tuple[str, Answer]] | None = None,
         feedback: Feedback | None = None,
+        needs: Mapping[str, NeededResult] | None = None,
         **inputs: Any,
     ) -> Assignment:
         words = ["git", "-C", str(repository), "rev-parse", "HEAD"]
         commit = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
         readers.append(TreeReader(repository / ".git", commit))
-        tools = ReadBroker(Resources(tools=["list_files", "read_file"]), readers[-1], clock=lambda: datetime.now(UTC))
+        folder = tmp_path_factory.mktemp("workspace") / "tree"
+        subprocess.run(["git", "clone", "-q", str(repository), str(folder)], check=True, capture_output=True)
+        grant = Resources(tools=["list_files", "read_file", "write_file"], write_scope=["callers.json", "report.md"])
+        tools = Broker(grant, readers[-1], clock=lambda: datetime.now(UTC), workspace=folder)
         return Assignment(
             run_id="audit",
             task_id="one",
             child_run_id="child-1",
             attempt=1,
             generation=1,
-            contract={},
+            contract={"input_snapshot": {"repo_ref": f"made@{commit}"}},
             objective="Do it.",
-            inputs={"demonstrate_repair": False, **inputs},
-            needs={},
+            inputs={"demonstrate_repair": False, "left_out": {}, **inputs},
+            needs=needs or {},
             feedback=feedback,
             answers=answers or [],
             left_out=[],
             deadline_at=datetime.now(UTC) + timedelta(minutes=1),
             tools=tools,
             cancel=StopSignal(),
-            artifacts=NoArtifacts(),
+            artifacts=KeptArtifacts(),
+            workspace=folder,
         )
 
     yield make
@@ -124,7 +135,12 @@ def demo(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         environment = {key: value for key, value in os.environ.items() if key != "COORDINATOR_STORE"}
         command = [sys.executable, "-m", "coordinator", *words]
         return subprocess.run(
-            command, cwd=cwd, env={**environment, "TMPDIR": str(folder)}, capture_output=True, text=True, timeout=300
+            command,
+            cwd=cwd,
+            env={**environment, "TMPDIR": str(folder), "XDG_STATE_HOME": str(tmp_path / "state")},
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
 
     return run

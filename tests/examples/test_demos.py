@@ -58,11 +58,19 @@ def test_the_audit_survives_a_killed_worker_and_sends_one_result_back(
     assert ("callers", "claimed", 1, "alice") in events
     assert ("callers", "lost", 1, "alice") in events
     assert ("callers", "submitted", 2, "bob") in events
-    assert [verb for key, verb, _, _ in events if key == "dependencies"] == [
-        "issued", "claimed", "submitted", "gate_claimed", "repair_required",
-        "claimed", "submitted", "gate_claimed", "accepted",
+    assert [(verb, generation) for key, verb, generation, _ in events if key == "callers" and generation] == [
+        ("claimed", 1), ("lost", 1),
+        ("claimed", 2), ("submitted", 2), ("gate_claimed", 3), ("repair_required", 3),
+        ("claimed", 4), ("submitted", 4), ("gate_claimed", 5), ("accepted", 5),
     ]  # fmt: skip
+    [sent_back] = [item for item in facts["decisions"] if item["decision"] == "repair_required"]
+    assert (sent_back["task"], sent_back["attempt"]) == ("callers", 2)
+    assert (
+        "citations_resolve of caller inventory: there is no line 8: 'shop/prices.py' has 6 lines"
+        in sent_back["findings"]
+    )
     assert all(facts["happened"].values())
+    assert len(facts["happened"]) == 8
     assert set(facts["tasks"].values()) == {"accepted"}
     text = Path(facts["report"]).read_text()
     assert "- Symbol: `shop.prices.price`, defined at `shop/prices.py:1`" in text
@@ -71,7 +79,51 @@ def test_the_audit_survives_a_killed_worker_and_sends_one_result_back(
     assert "- `shop/basket.py:3` class `Basket`" in text
     assert "shop/old.py could not be parsed" in text
     assert "README.md mentions 'price'" in text
+    assert "## Tests\n\n- left out: no test command was given" in text
+    assert "- recount of callers: `left out:" in text
     assert sorted(path.relative_to(repository) for path in repository.rglob("*")) == before
+
+
+TESTED = {**MADE, "tests/test_prices.py": "from shop.prices import tax\n\ndef test_tax():\n    assert tax(1) == 1\n"}
+
+
+@pytest.mark.slow
+def test_another_repository_is_audited_with_its_own_test_command(demo: Demo, make_repository: Any) -> None:
+    repository = make_repository(TESTED)
+    done = demo("demo", "audit", "--json", "--input", "test=python -m pytest -q tests", cwd=repository)
+    facts = json.loads(done.stdout)
+    proved = {(item["task"], item["evidence"]): item for item in facts["evidence"]}
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert facts["tasks"]["tests"] == "accepted"
+    assert "tests" not in facts["left_out"]
+    assert proved["tests", "test run"]["found"] == "verified"
+    assert proved["tests", "JUnit report"]["found"] == "verified"
+    assert proved["callers", "caller inventory"]["found"] == "verified"
+    assert proved["callers", "caller inventory"]["claimed"] == 3
+    assert "`python -m pytest -q tests` exited 0 after" in Path(facts["report"]).read_text()
+    assert ": 1 tests, 0 failures, 0 errors, 0 skipped" in Path(facts["report"]).read_text()
+
+
+@pytest.mark.slow
+def test_tests_that_fail_are_not_accepted_and_neither_is_the_audit(demo: Demo, make_repository: Any) -> None:
+    repository = make_repository({"a.py": "def f():\n    pass\n\nf()\n"})
+    done = demo("demo", "audit", "--json", "--input", 'test=["sh", "-c", "exit 3"]', cwd=repository)
+    facts = json.loads(done.stdout)
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert facts["tasks"]["tests"] == "failed"
+    assert facts["tasks"]["callers"] == "accepted"
+    assert facts["report"] is None
+    assert any("exited 3" in text for item in facts["decisions"] for text in item["findings"])
+
+
+@pytest.mark.parametrize("test", ["''", "[]", "5", "'not closed", "no-such-program -q"])
+def test_a_test_command_that_is_none_is_bad_input(demo: Demo, make_repository: Any, tmp_path: Path, test: str) -> None:
+    done = demo("demo", "audit", "--input", f"test={test}", cwd=make_repository(MADE))
+
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 @pytest.mark.slow
@@ -82,20 +134,22 @@ def test_the_audit_of_a_repository_without_python_is_whole_too(demo: Demo, make_
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "`react`" in Path(facts["report"]).read_text()
+    assert "## Callers\n\n- left out: there is no Python file" in Path(facts["report"]).read_text()
+    assert set(facts["tasks"]) == {"undocumented", "dependencies", "report"}
 
 
 @pytest.mark.slow
 def test_the_audit_tells_its_story_within_a_narrow_terminal(demo: Demo, make_repository: Any) -> None:
-    done = demo("demo", "audit", "--symbol", "shop.prices.price", cwd=make_repository(MADE))
+    done = demo("demo", "audit", "--input", "symbol=shop.prices.price", cwd=make_repository(MADE))
     told, _, commands = done.stdout.partition("To look further:")
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "alice was ended by SIGKILL" in told
     assert "callers       taken by bob, generation 2" in told
-    assert "dependencies  sent back: json_schema:" in told
-    assert [
-        line for line in told.splitlines() if len(line) > 80 and len(line.split()) > 1 and "Show who" not in line
-    ] == []
+    assert "callers       sent back: required_evidence: evidence 'caller inventory' is not" in told
+    assert "callers       caller inventory  3        3         yes, by the gate" in told
+    wide = [line for line in told.splitlines() if len(line) > 80 and len(line.split()) > 1]
+    assert [line for line in wide if "Show who" not in line and "work kept at /" not in line] == []
     assert [line.split()[1] for line in commands.splitlines() if line.strip()] == [
         "status", "inspect", "evidence", "evidence", "history",
     ]  # fmt: skip
@@ -112,6 +166,8 @@ def test_this_repository_is_audited_at_its_commit(demo: Demo) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert facts["source"].endswith(f"@{head.stdout.strip()}")
+    assert facts["left_out"] == {}
+    assert {item["found"] for item in facts["evidence"] if item["task"] == "tests"} == {"verified"}
     assert (
         "- Symbol: `contracts.canonical.sha256_digest`, defined at `contracts/canonical.py:"
         in Path(facts["report"]).read_text()
@@ -121,7 +177,7 @@ def test_this_repository_is_audited_at_its_commit(demo: Demo) -> None:
 @pytest.mark.slow
 def test_a_symbol_that_is_nowhere_leaves_a_question_and_exit_code_4(demo: Demo, make_repository: Any) -> None:
     repository = make_repository(MADE)
-    done = demo("demo", "audit", "--symbol", "shop.prices.prise", cwd=repository)
+    done = demo("demo", "audit", "--input", "symbol=shop.prices.prise", cwd=repository)
 
     assert done.returncode == 4, done.stdout + done.stderr
     assert "shop.prices.prise" in done.stdout

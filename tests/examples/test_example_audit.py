@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from contracts.assignment import Feedback
+from contracts.assignment import NeededResult
 from contracts.orchestration import Orchestration
-from contracts.results import Finding
 from coordinator.launch import plan_launch
 from tests.examples.conftest import EXAMPLES
 
@@ -220,20 +218,57 @@ def test_a_dependency_file_that_cannot_be_read_is_a_coverage_gap(
     assert [gap for gap in result.output["not_covered"] if gap.startswith(path)]
 
 
-@pytest.mark.parametrize("files", [{"package.json": PACKAGE_JSON}, {"a.py": ""}])
-def test_the_demonstrated_result_is_off_its_schema_until_it_is_sent_back(
-    files: dict[str, str], load_example: Load, make_repository: Any, assign: Any
+def needed(task_id: str, output: dict[str, Any], *gaps: str) -> NeededResult:
+    return NeededResult(task_id, output, {}, f"sha256:{task_id}", partial=False, gaps=gaps)
+
+
+NEEDS = {
+    "callers": {
+        "symbol": "a.f",
+        "defined_at": "a.py:1",
+        "python_files": 2,
+        "callers": [{"file": "b.py", "line": 3, "symbol": "g", "text": "f()  # `x`", "match": "name"}],
+    },
+    "undocumented": {"public": 4, "items": [{"file": "a.py", "line": 1, "symbol": "f", "kind": "function"}]},
+    "dependencies": {
+        "files": ["p.toml"],
+        "dependencies": [{"name": "rich", "constraint": "", "file": "p.toml", "group": "g"}],
+    },
+    "tests": {"command": ["python", "t.py"], "exit_status": 0, "seconds": 1.5, "counts": {"tests": 3, "failures": 0}},
+}
+
+
+def test_the_report_is_a_file_in_the_workspace_and_the_same_bytes_as_its_artifact(
+    load_example: Load, make_repository: Any, assign: Any
 ) -> None:
-    from jsonschema import Draft202012Validator
+    needs = {name: needed(name, output, f"gap of {name}") for name, output in NEEDS.items()}
+    assignment = assign(make_repository({"a.py": ""}), needs=needs)
+    result = load_example("audit/audit.py").write_report(assignment)
+    data = (assignment.workspace / "report.md").read_bytes()
+    [item] = result.evidence
 
-    schema = Draft202012Validator(json.loads((EXAMPLES / "audit/dependencies.schema.json").read_text()))
-    list_dependencies = load_example("audit/audit.py").list_dependencies
-    repository = make_repository(files)
-    first = list_dependencies(assign(repository, demonstrate_repair=True))
-    finding = Finding(check="json_schema", message="{} is not of type 'array'", place="$.dependencies")
-    feedback = Feedback(attempt=1, reason="off", findings=[finding], manifest_digest="sha256:0")
-    second = list_dependencies(assign(repository, demonstrate_repair=True, feedback=feedback))
+    assert assignment.artifacts.get(result.artifacts[0].digest) == data
+    assert (item.kind, item.path, item.digest) == ("file", "report.md", result.artifacts[0].digest)
+    assert set(result.output["built_from"]) == set(NEEDS)
+    text = data.decode()
+    assert "- Symbol: `a.f`, defined at `a.py:1`" in text
+    assert "- `b.py:3` in `g` (by name only): `f() # 'x'`" in text
+    assert "- `rich` `any version` (`p.toml`, `g`)" in text
+    assert "- `python t.py` exited 0 after 1.5 s: 3 tests, 0 failures" in text
+    assert "- tests: `gap of tests`" in text
+    assert "4 coverage gaps" in text
 
-    assert not schema.is_valid(first.output)
-    assert schema.is_valid(second.output)
-    assert "is not of type 'array'" in second.message
+
+def test_what_was_left_out_stands_in_its_section_and_among_the_gaps(
+    load_example: Load, make_repository: Any, assign: Any
+) -> None:
+    needs = {name: needed(name, NEEDS[name]) for name in ("undocumented", "dependencies")}
+    left_out = {"tests": "no command", "callers": "no Python", "recount": "no script"}
+    assignment = assign(make_repository({"a.py": ""}), needs=needs, left_out=left_out)
+    load_example("audit/audit.py").write_report(assignment)
+    text = (assignment.workspace / "report.md").read_text()
+
+    assert "## Tests\n\n- left out: no command\n" in text
+    assert "## Callers\n\n- left out: no Python\n" in text
+    assert "- recount: `left out: no script`" in text
+    assert "3 coverage gaps" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from contracts.assignment import Feedback
+from contracts.canonical import sha256_digest
 from contracts.requests import Answer
+from contracts.results import Finding
 from contracts.states import Outcome
 
 SOURCE: dict[str, str | bytes] = {
@@ -191,8 +195,9 @@ def found(code: ModuleType, make_repository: Any, assign: Any) -> Callable[[str]
     def find(symbol: str) -> dict[str, Any]:
         result = code.find_callers(assign(repository, symbol=symbol))
         assert result.outcome is Outcome.COMPLETED
-        cited = [(item.path, item.line) for item in result.evidence if item.kind == "citation"]
-        assert cited == [(item["file"], item["line"]) for item in result.output["callers"]]
+        cited = [f"{item.path}:{item.line}" for item in result.evidence if item.kind == "citation"]
+        defined = [result.output["defined_at"]] if result.output["defined_at"] else []
+        assert cited == [*defined, *(f"{item['file']}:{item['line']}" for item in result.output["callers"])]
         return dict(result.output)
 
     return find
@@ -268,14 +273,65 @@ def test_without_a_symbol_the_most_called_public_function_is_taken_and_said(
     assert any("pkg.core.work" in text for text in result.assumptions)
 
 
-def test_a_source_without_python_has_no_callers_and_says_so(
+def test_where_nothing_can_be_cited_a_person_is_asked(code: ModuleType, make_repository: Any, assign: Any) -> None:
+    repository = make_repository({"index.js": "work()\n"})
+    without = code.find_callers(assign(repository, symbol=""))
+    wrong = [("Which?", Answer(approved=True, message="pkg.core.work"))]
+    answered = code.find_callers(assign(repository, symbol="", answers=wrong))
+
+    assert [result.outcome for result in (without, answered)] == [Outcome.BLOCKED, Outcome.BLOCKED]
+    assert "no public function is called" in without.question
+    assert "pkg.core.work" in answered.question
+
+
+def test_what_nobody_calls_is_an_inventory_of_its_definition(
     code: ModuleType, make_repository: Any, assign: Any
 ) -> None:
-    result = code.find_callers(assign(make_repository({"index.js": "work()\n"}), symbol=""))
+    result = code.find_callers(assign(make_repository(SOURCE), symbol="pkg.no_calls.passed"))
 
-    assert result.outcome is Outcome.COMPLETED
     assert result.output["callers"] == []
-    assert result.output["python_files"] == 0
+    assert [(item.path, item.line, item.symbol) for item in result.evidence if item.kind == "citation"] == [
+        ("pkg/no_calls.py", 13, "passed")
+    ]
+
+
+def test_each_citation_has_its_line_as_it_stands_and_the_inventory_is_a_file_too(
+    code: ModuleType, make_repository: Any, assign: Any
+) -> None:
+    assignment = assign(make_repository(SOURCE), symbol="pkg.core.Engine.run")
+    result = code.find_callers(assignment)
+    cited = [item for item in result.evidence if item.kind == "citation"]
+    [written] = [item for item in result.evidence if item.kind == "file"]
+    data = (assignment.workspace / "callers.json").read_bytes()
+
+    for item in cited:
+        assert item.text == (assignment.workspace / item.path).read_text("utf-8").split("\n")[item.line - 1]
+    assert json.loads(data) == result.output
+    assert (written.path, written.digest) == ("callers.json", sha256_digest(data))
+
+
+def test_the_demonstrated_citation_is_beyond_its_file_until_it_is_sent_back(
+    code: ModuleType, make_repository: Any, assign: Any
+) -> None:
+    repository = make_repository(SOURCE)
+    finding = Finding(check="citations_resolve", message="there is no line 99", place="pkg/core.py:99")
+    feedback = Feedback(attempt=1, reason="wrong", findings=[finding], manifest_digest="sha256:0")
+
+    def beyond(result: Any) -> list[str]:
+        lines = {item.path: (repository / item.path).read_bytes().count(b"\n") for item in citations(result)}
+        return [item.path for item in citations(result) if item.line > lines[item.path]]
+
+    def citations(result: Any) -> list[Any]:
+        return [item for item in result.evidence if item.kind == "citation"]
+
+    asked = {"symbol": "pkg.core.work", "demonstrate_repair": True}
+    first = code.find_callers(assign(repository, **asked))
+    second = code.find_callers(assign(repository, **asked, feedback=feedback))
+
+    assert beyond(first) == ["pkg/core.py"]
+    assert beyond(second) == []
+    assert first.output == second.output
+    assert second.message == "mended after: there is no line 99"
 
 
 def test_the_tools_read_the_commit_and_not_the_working_files(
