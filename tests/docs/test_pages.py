@@ -76,3 +76,23 @@ def test_every_command_has_its_row() -> None:
 
     assert len(commands) >= 12
     assert [command for command in commands if f"`{command}" not in page] == []
+
+
+def test_the_script_on_the_orchestration_page_plays(tmp_path: Path) -> None:
+    [code] = code_blocks("docs/orchestration.md", "python")
+    (tmp_path / "README.md").write_text("Hello.\n", encoding="utf-8")
+    (tmp_path / "script.yaml").write_text(
+        "schema: coordinator/v1\nname: play\nobjective: Count.\nsource: {repo: .}\n"
+        "tasks:\n  count:\n    objective: Count the characters.\n    agent: {scripted: 'play.py:play'}\n"
+        "    isolation: none\n    resources: {tools: [read_file]}\n"
+        "    acceptance: [{cel: 'output.characters == 7'}]\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "play.py").write_text(code, encoding="utf-8")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "coordinator", "run", "script.yaml"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
