@@ -133,7 +133,7 @@ class _File:
 
     def _check_symbol(self, line: int, symbol: str) -> str:
         if not self._path.endswith(PYTHON):
-            return "symbols outside Python files were not compared"
+            raise Unfit(f"symbol {symbol!r} cannot be checked: only Python is read that closely; cite it without one")
         if isinstance(self._symbols, str):
             raise Unfit(f"symbol {symbol!r} cannot be checked in {self._path!r}: {self._symbols}; cite it without one")
         around = self._symbols[line - 1]

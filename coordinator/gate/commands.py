@@ -25,6 +25,8 @@ _ENDS: Final = {
     "start_failed": "it could not be started",
     "unknown": "nobody saw its end",
 }
+_RULES = re.compile(r"([=_~*#-])\1{3,}")
+"""Drawn lines say nothing, and would fill what little of the output is shown."""
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)", re.DOTALL)
 
 
@@ -92,7 +94,10 @@ def _shown(argv: Sequence[str]) -> str:
 
 def _last_output(record: ProcessRecord) -> str:
     """The last lines, one after the other on a line of their own text."""
-    lines = [" ".join(line.split()) for line in _TERMINAL.sub("", record.output_tail[-4 * MAX_TAIL :]).splitlines()]
+    lines = [
+        _RULES.sub(r"\1\1\1", " ".join(line.split()))
+        for line in _TERMINAL.sub("", record.output_tail[-4 * MAX_TAIL :]).splitlines()
+    ]
     text = " | ".join(line for line in lines if line)
     if not text:
         return "; it wrote nothing"

@@ -129,8 +129,9 @@ class EvidenceWeigher:
             return _Found(item, "claimed", "its data.argv is no list of arguments")
         cause: CannotJudge | None = None
         run_again = False
+        one_program = len({tuple(check.command or []) for check in self._run_checks}) == 1
         for check in self._run_checks:
-            if argv is None or same_command(argv, check.command or []):
+            if (argv is None and one_program) or same_command(argv or [], check.command or []):
                 run_again = True
                 try:
                     if not self._commands.findings(check):
@@ -140,12 +141,15 @@ class EvidenceWeigher:
         if cause is not None and least == "verified":
             raise cause
         why = "the check that runs it did not pass" if run_again else "no check of this contract runs it again"
-        processes = self._case.manifest.processes
-        seen = processes if argv is None else [ran for ran in processes if same_command(argv, ran.argv)]
-        if len(seen) == 1 or (seen and argv is not None):
-            return _Found(item, "observed", why)
-        if argv is None and len(seen) > 1:
-            return _Found(item, "claimed", f"{len(seen)} programs were seen; its data.argv does not say which is meant")
+        if argv is None:
+            unsaid = "its data.argv does not say which program is meant"
+            return _Found(item, "claimed", f"{why}, and {unsaid}" if run_again else unsaid)
+        said = item.data.get("exit_status") if isinstance(item.data, dict) else None
+        for ran in self._case.manifest.processes:
+            if same_command(argv, ran.argv):
+                if said in (None, ran.exit_status):
+                    return _Found(item, "observed", why)
+                return _Found(item, "claimed", f"it says exit status {said}, seen was {ran.exit_status}")
         return _Found(item, "claimed", f"the runtime saw no such program run, and {why}")
 
     def _stated(self, item: ManifestItem) -> _Found:
