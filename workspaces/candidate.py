@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -59,6 +59,7 @@ def snapshot(
     max_files: int = 20_000,
     max_bytes: int = 1 << 30,
     max_file_bytes: int = 100 << 20,
+    holds_secret: Callable[[bytes], bool] = lambda data: False,
 ) -> Candidate:
     """Durably keeps the folder's files as ``refs/coordinator/<keep_ref>``.
 
@@ -68,7 +69,7 @@ def snapshot(
 
     Raises ``Refused``, naming what and where, for: a missing folder; other repositories within; fifos, sockets and
     devices; new links that leave the tree; new files with another name elsewhere; names that git cannot hold; files
-    over a limit, unreadable, or changing meanwhile.
+    over a limit, unreadable, or changing meanwhile; files of which ``holds_secret`` says so, before they are stored.
     """
     files, gitlinks = list_tree(git_dir, workspace.base_tree)
     base = {file.path: file for file in files}
@@ -89,6 +90,9 @@ def snapshot(
         more = [f"and {len(faults) - _MAX_NAMED} more"] if len(faults) > _MAX_NAMED else []
         raise Refused("the workspace cannot be taken: " + "; ".join([*faults[:_MAX_NAMED], *more]))
 
+    for entry, folder_fd in _again(workspace, seen):
+        if entry.path in changed and holds_secret(b"".join(content(entry, folder_fd))):
+            raise Refused(f"{well_formed(entry.path)} holds a secret of the coordinator's environment; take it out")
     paths = {entry.path for entry in taken}
     folders = {entry.path for entry in seen if entry.is_folder}
     with keeping(git_dir, keep_ref, message, [workspace.base_commit], at) as out:
@@ -129,7 +133,8 @@ def _chosen(
             raise Refused(f"{well_formed(entry.path)} is {special_kind(entry.mode)}")  # git would wait for it
         if entry.is_folder and not entry.is_repository:
             continue
-        if entry.path in base or in_scope(write_scope, entry.path):
+        # A file of ignore rules that ignores itself would hide what it is there to hide.
+        if entry.path in base or entry.name == ".gitignore" or in_scope(write_scope, entry.path):
             certain.append(entry)
         else:
             asked = _parent(entry.path) if entry.is_repository else entry.path

@@ -180,8 +180,9 @@ def test_an_unreadable_file_is_refused_by_name(folder: Path) -> None:
     (folder / "secret").write_bytes(b"x")
     (folder / "secret").chmod(0)
     if os.geteuid() == 0:  # root reads everything: become somebody else for the call
-        for path in (folder, *folder.parents[:3]):
-            path.chmod(0o755)
+        for path in (folder, *folder.parents[:6]):
+            if path.name.startswith(("pytest-", "popen-", "test_", "notes")):
+                path.chmod(0o755)
         os.seteuid(65534)
     try:
         with pytest.raises(BadInput, match="secret cannot be read"):
