@@ -264,6 +264,7 @@ class Child:
         blobs = self._artifacts.blobs()
         self._log.info("child_ended", outcome=str(result.outcome))
         if result.outcome in (Outcome.COMPLETED, Outcome.PARTIAL):
+            place.handed_in = True
             return Submission(self.claim, manifest, blobs)
         if result.outcome is Outcome.BLOCKED:
             text = self._clean(result.question, 4000) or "the child is blocked and did not say why"
@@ -280,7 +281,7 @@ class Child:
     def _snapshot(self, place: Workplace, outcome: Outcome) -> WorkspaceRecord | None:
         """Raises ``Refused`` for a result to be judged; what else an attempt says stands without its files."""
         try:
-            return self._env.workplaces.snapshot(self.claim, place)
+            return self._env.workplaces.snapshot(self.claim, place, self._redactor)
         except CoordinatorError as problem:
             if outcome in (Outcome.COMPLETED, Outcome.PARTIAL):
                 raise

@@ -14,6 +14,7 @@ from contracts.canonical import sha256_digest
 from contracts.ports import CancelSignal, Clock
 from contracts.results import Bound, Decision, Manifest, ProcessRecord, WorkspaceRecord
 from coordinator.gate import Case, JudgedTree, judge, policy_version
+from coordinator.gate.case import CannotJudge
 from coordinator.home import Home
 from coordinator.projection import contract_of
 from coordinator.redaction import Redactor
@@ -24,6 +25,7 @@ from coordinator.store.database import from_micros
 from coordinator.store.judging import past_of
 from coordinator.store.records import Claim, RepairHistory, Verdict
 from coordinator.text import shown
+from coordinator.workplaces import deciding_above
 from workspaces import checkout_tree, merge_onto
 from workspaces.trash import delete_folder
 
@@ -133,8 +135,9 @@ def _judged_tree(
 
     if made is None or made.candidate_tree == made.base_tree:
         reader = sources.reader_at(claim, claim.head)
+        unchanged = made is not None and made.base_commit == claim.head
         return JudgedTree(
-            tree=claim.head,
+            tree=made.base_tree if unchanged and made is not None else claim.head,
             reader=reader,
             run_command=run_command(claim.head),
             base_commit=None if made is None else made.base_commit,
@@ -178,6 +181,13 @@ class _CleanRun:
 
         place = self.environment.home.outside / "checks" / secrets.token_hex(8)
         place.mkdir(parents=True)
+        above = deciding_above(place)
+        if above is not None:
+            delete_folder(place)
+            raise CannotJudge(
+                f"{above} lies above the place where checks run, and could decide them: take it away, or give a "
+                "--home that has nothing above it"
+            )
         try:
             for name in ("home", "tmp"):
                 (place / name).mkdir()

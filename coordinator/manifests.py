@@ -158,7 +158,7 @@ def _item(
     origin = "claimed"
     if item.kind == "command":
         argv = item.data.get("argv") if isinstance(item.data, dict) else None
-        if any(argv == record.argv for record in processes) or (argv is None and len(processes) == 1):
+        if any(argv == record.argv for record in processes):
             origin = "observed"
     if item.kind == "file" and workspace is not None and any(item.path == change.path for change in workspace.changes):
         origin = "observed"

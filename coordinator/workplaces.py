@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.canonical import well_formed
-from contracts.errors import CoordinatorError
+from contracts.errors import CoordinatorError, Refused
 from contracts.results import PathChange, WorkspaceRecord
 from contracts.terms import Terms
 from coordinator.home import Home
+from coordinator.redaction import Redactor
 from coordinator.sources import Sources
 from coordinator.store import TaskStore
 from coordinator.store.database import from_micros
@@ -29,7 +31,48 @@ def refuse_inside_repository(home: Home, issued: Iterable[Terms]) -> None:
         runs_program = terms.agent is not None and terms.agent.kind == "command"
         if runs_program or terms.workspace != "none" or any(check.command for check in terms.acceptance):
             place_of(home.outside / "workspaces")
+            above = deciding_above(home.outside)
+            if above is not None:
+                raise Refused(
+                    f"{above} lies above {home.outside}, where children and checks work, and could decide them: "
+                    "give a --home that has nothing above it"
+                )
             return
+
+
+def deciding_above(folder: Path) -> Path | None:
+    """A file above (or in) a folder in which tools that look upwards would find their configuration."""
+    for parent in (folder, *folder.parents):
+        for name in DECIDING:
+            if (parent / name).exists():
+                return parent / name
+    return None
+
+
+def still_inside(folder: Path) -> list[int]:
+    """Processes whose working folder is in a folder: what a child started and left behind."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if Path(os.readlink(entry / "cwd")).is_relative_to(folder):
+                    found.append(int(entry.name))
+    return found
+
+
+def _has_own_objects(folder: Path) -> bool:
+    """Whether a clone's repository holds what its child put there: commits and stashes that are in no file."""
+    objects = folder / ".git" / "objects"
+    return (
+        any(len(entry.name) == 2 and any(entry.iterdir()) for entry in objects.iterdir()) if objects.is_dir() else False
+    )
+
+
+DECIDING = (
+    *("pytest.ini", ".pytest.ini", "conftest.py", "pyproject.toml", "tox.ini", "setup.cfg", "mypy.ini", "ruff.toml"),
+    *(".ruff.toml", "package.json", "tsconfig.json", "Cargo.toml", ".cargo", "go.mod", "go.work"),
+)
+"""What common tools look for in the folders above the one they work in."""
 
 
 @dataclass(slots=True)
@@ -39,6 +82,7 @@ class Workplace:
     scratch: Path
     workspace: Workspace | None
     candidate: Candidate | None = None
+    handed_in: bool = False
 
     @property
     def working_folder(self) -> Path:
@@ -67,11 +111,14 @@ class Workplaces:
         (scratch / "work").mkdir(parents=True)
         return Workplace(scratch, workspace)
 
-    def snapshot(self, claim: Claim, place: Workplace) -> WorkspaceRecord | None:
+    def snapshot(self, claim: Claim, place: Workplace, redactor: Redactor) -> WorkspaceRecord | None:
         """The candidate, durable. Only when every process of the child is gone. Raises ``Refused``."""
         workspace = place.workspace
         if workspace is None:
             return None
+        left = still_inside(workspace.folder)
+        if left:
+            raise Refused(f"{len(left)} processes that the child started still run in its workspace; end them first")
         scope = claim.terms.resources.write_scope
         candidate = snapshot(
             self._sources.git_dir(claim),
@@ -80,6 +127,7 @@ class Workplaces:
             message=f"{claim.address} attempt {claim.attempt}",
             keep_ref=f"candidates/{claim.child_run_id}",
             at=from_micros(claim.claimed_at),
+            holds_secret=lambda data: redactor.data(data)[1] > 0,
         )
         place.candidate = candidate
         assert workspace.kind in ("directory", "clone"), workspace
@@ -106,8 +154,14 @@ class Workplaces:
         """Tidy up: the private folder goes; the workspace goes only if nothing in it is unsaved."""
         with contextlib.suppress(OSError):
             delete_folder(place.scratch)
-        if place.workspace is not None:
+        if place.workspace is not None and self._may_go(place.workspace, place.handed_in):
             # Something in it is saved nowhere else, or cannot be read: it stays.
             with contextlib.suppress(CoordinatorError, OSError):
                 remove_workspace(self._sources.git_dir(claim), place.workspace, saved=place.candidate)
                 self._store.workspace_removed([claim])
+
+    def _may_go(self, workspace: Workspace, handed_in: bool) -> bool:
+        """A process in it would lose its ground; commits of an attempt that handed nothing in are saved nowhere
+        else."""
+        kept = workspace.kind == "clone" and not handed_in and _has_own_objects(workspace.folder)
+        return not kept and not still_inside(workspace.folder)

@@ -94,8 +94,10 @@ def _take_back_gate(tx: Tx, row: Row[Any], same: list[ColumnElement[bool]], why:
         tx, "gate_lost", task_row=row.id, orchestration_row=row.orchestration_id, where=same,
         generation=row.generation, owner=row.owner, data={"reason": why}, values=UNCLAIMED,
     )  # fmt: skip
-    if taken and row.gate_tries >= MAX_GATE_TRIES:
-        open_request(tx, row.orchestration_id, row.id, not_judged_question(row.id, row.generation, why))
+    # Where many deaths are allowed for, those of judges are too.
+    limit = max(MAX_GATE_TRIES, terms_of(row.digest, row.data).limits.max_claims)
+    if taken and row.gate_tries >= limit:
+        open_request(tx, row.orchestration_id, row.id, not_judged_question(row.id, row.generation, row.gate_tries, why))
 
 
 def _take_back_work(tx: Tx, row: Row[Any], same: list[ColumnElement[bool]], why: str) -> None:
@@ -134,9 +136,9 @@ def back_or_failed(
     return state if done else None
 
 
-def not_judged_question(task_row: int, generation: int, why: str) -> Question:
+def not_judged_question(task_row: int, generation: int, tries: int, why: str) -> Question:
     text = (
-        f"The result could not be judged in {MAX_GATE_TRIES} tries; the last: {why}. "
+        f"The result could not be judged in {tries} tries; the last: {why}. "
         "Approve to judge it again, reject to fail the task."
     )
     return Question("not_judged", text, None, f"not_judged:{task_row}:{generation}")

@@ -81,7 +81,7 @@ def _decide(tx: Tx, item: Verdict) -> Done | HeadMoved | StaleClaim:
     elif decision.decision == "not_judged":
         tries = tx.conn.execute(select(t.task.c.gate_tries).where(t.task.c.id == claim.task_row)).scalar_one()
         if tries >= MAX_GATE_TRIES:
-            question = not_judged_question(claim.task_row, claim.generation, decision.reason)
+            question = not_judged_question(claim.task_row, claim.generation, int(tries), decision.reason)
             open_request(tx, claim.orchestration_row, claim.task_row, question)
     return Done(state, reason=reason)
 

@@ -65,7 +65,7 @@ class Desk:
             record = None
             if place.workspace is not None:
                 (place.working_folder / f"{claim.task_id}.txt").write_text("made")
-                record = places.snapshot(claim, place)
+                record = places.snapshot(claim, place, Redactor({}))
             self.store.submit([self.build.submission(claim, workspace=record)])
             places.leave(claim, place)
         claims = self.store.claim("w", work=0, gate=count)

@@ -13,6 +13,7 @@ import pytest
 from contracts.errors import Refused
 from contracts.terms import Terms
 from coordinator.home import Home, open_home
+from coordinator.redaction import Redactor
 from coordinator.sources import READERS_MAX, Sources
 from coordinator.store import TaskStore
 from coordinator.store.database import Blob
@@ -81,7 +82,7 @@ def test_what_was_made_is_taken_and_then_the_folder_goes(
     assert (place.working_folder / "a.txt").read_text() == "a"
     assert (place.working_folder / ".git").exists() == (kind == "clone")
     (place.working_folder / "b.txt").write_text("b")
-    record = places.snapshot(claim, place)
+    record = places.snapshot(claim, place, Redactor({}))
     assert record is not None
     assert [(change.path, change.status) for change in record.changes] == [("b.txt", "added")]
     assert record.outside_scope == []
@@ -118,7 +119,7 @@ def test_a_task_without_a_workspace_has_a_private_working_folder(places: Workpla
     assert place.workspace is None
     assert place.working_folder.is_dir()
     assert place.working_folder.is_relative_to(place.scratch)
-    assert places.snapshot(claim, place) is None
+    assert places.snapshot(claim, place, Redactor({})) is None
 
 
 def test_a_folder_that_is_there_already_is_never_entered(places: Workplaces, claimed: Any, home: Home) -> None:

@@ -35,7 +35,7 @@ def home(tmp_path: Path, root: Path) -> Path:
     home = tmp_path / "home"
     for file in ("coordinator/runtimes.py", "contracts/errors.py"):
         write(home / file, (root / file).read_text())
-    for package in ("coordinator", "contracts", "agents/broker", "agents/runtimes"):
+    for package in ("coordinator", "contracts", "agents/processes", "agents/broker", "agents/runtimes"):
         write(home / package / "__init__.py")
     return home
 

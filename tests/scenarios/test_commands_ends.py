@@ -130,7 +130,7 @@ hand_in(output={"here": str(HERE), "there": sorted(os.listdir(HERE))})
 def test_a_flood_of_output_is_cut_with_a_mark_and_fills_no_memory(bench: Any) -> None:
     body = """
 block = b"x" * 65536
-for _ in range(1600):  # 100 MiB
+for _ in range(9600):  # 600 MiB
     os.write(1, block)
 hand_in(output=1)
 """
@@ -145,7 +145,7 @@ hand_in(output=1)
     (log,) = (bench.place.home / "output").iterdir()
     assert log.stat().st_size < 3 * 1024 * 1024
     peak_kib = int(next(line for line in out.splitlines() if line.startswith("peak ")).split()[1])
-    assert peak_kib < 300 * 1024
+    assert peak_kib < 450 * 1024  # what is imported is most of it
 
 
 @pytest.mark.parametrize(
