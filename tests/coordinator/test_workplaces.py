@@ -18,7 +18,7 @@ from coordinator.sources import READERS_MAX, Sources
 from coordinator.store import TaskStore
 from coordinator.store.database import Blob
 from coordinator.store.records import Claim, NewRun, NewTask
-from coordinator.workplaces import Workplaces, refuse_inside_repository
+from coordinator.workplaces import Workplaces, deciding_above, refuse_inside_repository
 from workspaces import fetch_source, pin_source
 
 
@@ -183,3 +183,69 @@ def test_a_reader_that_is_lent_stays_open_however_many_others_are_asked_for(
     assert len(sources._readers) == READERS_MAX
     with pytest.raises(ValueError, match="closed"):
         lent.read_bytes("a.txt")
+
+
+def test_a_candidate_that_holds_a_secret_is_refused_and_stores_nothing_of_it(
+    places: Workplaces, claimed: Callable[..., Claim], home: Home
+) -> None:
+    claim = claimed()
+    place = places.make(claim)
+    secret = "s3cr3t-canary-value-91"
+    (place.working_folder / "b.txt").write_text(f"token={secret}\n")
+
+    with pytest.raises(Refused, match=r"b\.txt holds a secret"):
+        places.snapshot(claim, place, Redactor({"MY_TOKEN": secret}))
+
+    stored = subprocess.run(
+        ["git", "--git-dir", str(home.git_dir("run.git")), "rev-list", "--all", "--objects"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "b.txt" not in stored
+    (place.working_folder / "b.txt").write_text("token=\n")
+    assert places.snapshot(claim, place, Redactor({"MY_TOKEN": secret})) is not None
+
+
+def test_a_workspace_in_which_something_still_runs_is_neither_taken_nor_removed(
+    places: Workplaces, claimed: Callable[..., Claim]
+) -> None:
+    claim = claimed("directory")
+    place = places.make(claim)
+    with subprocess.Popen(["sleep", "60"], cwd=place.working_folder) as left:
+        with pytest.raises(Refused, match="1 processes that the child started still run"):
+            places.snapshot(claim, place, Redactor({}))
+        places.leave(claim, place)
+        assert place.working_folder.is_dir()
+        left.kill()
+    places.leave(claim, place)
+    assert not place.working_folder.is_dir()
+
+
+@pytest.mark.parametrize(("handed_in", "kept"), [(False, True), (True, False)])
+def test_a_clone_with_commits_of_its_own_stays_unless_a_result_was_handed_in(
+    places: Workplaces, claimed: Callable[..., Claim], handed_in: bool, kept: bool
+) -> None:
+    claim = claimed()
+    place = places.make(claim)
+    folder = place.working_folder
+    for command in (["switch", "-qc", "wip"], ["commit", "-q", "--allow-empty", "-m", "wip"]):
+        who = ["-c", "user.name=child", "-c", "user.email=child@example.org"]
+        subprocess.run(["git", *who, *command], cwd=folder, check=True)
+    places.snapshot(claim, place, Redactor({}))
+    place.handed_in = handed_in
+
+    places.leave(claim, place)
+
+    assert folder.is_dir() == kept
+
+
+@pytest.mark.parametrize("name", ["pytest.ini", "package.json", "pyproject.toml"])
+def test_a_file_above_the_checkouts_that_would_decide_is_refused_by_name(
+    claimed: Callable[..., Claim], home: Home, tmp_path: Path, name: str
+) -> None:
+    terms = claimed().terms
+    refuse_inside_repository(home, [terms])
+    (tmp_path / name).write_text("")
+
+    assert deciding_above(home.outside / "checks") == tmp_path / name
+    with pytest.raises(Refused, match=f"{name} lies above"):
+        refuse_inside_repository(home, [terms])

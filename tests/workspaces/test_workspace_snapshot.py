@@ -603,3 +603,15 @@ def test_what_its_owner_cannot_read_is_refused_by_name(scoped: Path, new_run: Ne
     os.close(fd)
 
     assert "Refused: locked cannot be read: Permission denied" in seen.stderr
+
+
+@KINDS
+def test_rules_that_ignore_themselves_hide_nothing(scoped: Path, new_run: NewRun, kind: Any) -> None:
+    run = new_run(scoped)
+    workspace = run.workspace("a", kind)
+    (workspace.folder / "out" / ".gitignore").write_text("*\n")
+    (workspace.folder / "out" / "conftest.py").write_text("evil\n")
+
+    found = run.take(workspace, ["in/"])
+
+    assert "out/.gitignore" in outside_scope(found.changes, ["in/"])

@@ -473,3 +473,17 @@ def test_requests_of_a_task_that_ends_are_void(store: TaskStore, build: Any) -> 
     assert [request.state for request in store.requests(1)] == ["void"]
     with pytest.raises(WrongState, match="void: what it asked about has ended"):
         store.answer("run-q1", approved=True)
+
+
+def test_where_many_deaths_are_allowed_for_judges_may_die_as_often(store: TaskStore, build: Any, expire: Any) -> None:
+    store.create_run(build.run(build.task("one", limits={"max_claims": 5})))
+    store.submit([build.submission(claim) for claim in store.claim("w", work=1)])
+    for _ in range(4):
+        expire(*store.claim("g", work=0, gate=1))
+    (gate,) = store.claim("g", work=0, gate=1)
+    assert store.requests(1) == []
+    expire(gate)
+
+    assert store.claim("g", work=0, gate=1) == []
+    (request,) = store.requests(1)
+    assert "in 5 tries" in request.question
