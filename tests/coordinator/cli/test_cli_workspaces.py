@@ -197,7 +197,7 @@ def test_the_objects_of_candidates_and_of_the_head_are_verified(worked: Any, tmp
     ):  # fmt: skip
         copy = type(worked)(tmp_path / name / "repo")
         shutil.copytree(worked.folder, copy.folder, symlinks=True)
-        objects = unpacked(next((copy.folder / ".coordinator" / "git").iterdir()))
+        objects = unpacked(next((copy.folder / ".coordinator" / "git").glob("fix-*.git")))
         file = objects / object_id[:2] / object_id[2:]
         if damage is None:
             file.unlink()

@@ -123,9 +123,9 @@ def test_the_same_line_twice_and_very_many_lines_are_fine(cited: Callable[..., C
 
 
 def test_what_cannot_be_compared_is_never_verified(cited: Callable[..., Case]) -> None:
-    found = verdict(cited(at("notes.md", 3, symbol="Notes"), at("pay.py", 3)))
-    assert not found.ok
-    assert "symbol 'Notes' cannot be checked: only Python is read that closely" in found.message
+    decision = decide(cited(at("notes.md", 3, symbol="Notes"), at("pay.py", 3)))
+    assert decision.decision == "repair_required"
+    assert "symbol 'Notes' cannot be checked: only Python is read that closely" in decision.reason
     assert verdict(cited(at("notes.md", 3), at("pay.py", 3))).found_origin == "verified"
 
 
