@@ -70,7 +70,7 @@ def _has_own_objects(folder: Path) -> bool:
 
 DECIDING = (
     *("pytest.ini", ".pytest.ini", "conftest.py", "pyproject.toml", "tox.ini", "setup.cfg", "mypy.ini", "ruff.toml"),
-    *(".ruff.toml", "package.json", "tsconfig.json", "Cargo.toml", ".cargo", "go.mod", "go.work"),
+    *(".ruff.toml", "package.json", "tsconfig.json", "Cargo.toml", ".cargo/config.toml", "go.mod", "go.work"),
 )
 """What common tools look for in the folders above the one they work in."""
 

@@ -249,3 +249,10 @@ def test_a_file_above_the_checkouts_that_would_decide_is_refused_by_name(
     assert deciding_above(home.outside / "checks") == tmp_path / name
     with pytest.raises(Refused, match=f"{name} lies above"):
         refuse_inside_repository(home, [terms])
+
+
+def test_what_many_homes_hold_decides_nothing(home: Home, tmp_path: Path) -> None:
+    for folder in (".cargo/bin", ".config", ".npm", ".cache"):
+        (tmp_path / folder).mkdir(parents=True)
+
+    assert deciding_above(home.outside) is None
