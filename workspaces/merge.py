@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from workspaces.importer import drop, keeping, kept, put_file, put_known, signat
 
 __all__ = ["Merge", "merge_onto"]
 
+_SIDE = re.compile(r"~[0-9a-f]{40,64}(?:_\d+)?$")
 _UNFLUSHED = (("core.fsync", "none"),)
 """For what is thrown away at the end."""
 
@@ -116,7 +118,8 @@ def _parsed(out: bytes) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Tree, conflicting paths and messages of ``merge-tree -z --name-only --messages``."""
     tree, *fields = well_formed(os.fsdecode(out)).split("\0")
     end = fields.index("") if "" in fields else len(fields)
-    conflicts = tuple(dict.fromkeys(fields[:end]))
+    # Where a file and a folder meet, git names the file after its side: nobody has a file of that name.
+    conflicts = tuple(dict.fromkeys(_SIDE.sub("", path) for path in fields[:end]))
     messages: list[str] = []
     rest = fields[end + 1 : -1]
     while rest:

@@ -194,7 +194,9 @@ def work(
     doing = partial(last_words, home)
     with Progress(store, shown, quiet=json, doing=doing), stop_on_signals(agent) as interrupted:
         try:
-            asyncio.run(agent.run())
+            # What function children print must not get among the JSON.
+            with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():
+                asyncio.run(agent.run())
         except KeyboardInterrupt:  # typer would make an exit code of it without a word
             console(stderr=True).print(f"left at once; what was committed is kept, and {again} goes on")
             return INTERRUPTED
