@@ -23,7 +23,7 @@ from coordinator.store import TaskStore
 from coordinator.store.records import NewTask
 from coordinator.store.views import RequestView, TaskView
 from coordinator.worker import DEFAULT_SLOTS, POLL_S, Worker
-from coordinator.workplaces import refuse_inside_repository
+from coordinator.workplaces import refuse_unfit_place
 
 __all__ = ["AsyncCoordinator", "AsyncRun", "Child", "Coordinator", "Run", "SyncChild"]
 
@@ -166,7 +166,7 @@ class AsyncRun:
             asked = Grant(resources=own.resources, budget=own.budget, isolation=own.isolation)
             plan.faults += attenuation_faults(self._grant, asked)
         plan.refuse()
-        refuse_inside_repository(self._home, plan.terms.values())
+        refuse_unfit_place(self._home, plan.terms.values())
         durable = self._store.files.make_durable
         files = [await asyncio.to_thread(durable, data) for data in plan.files.values()]
         await asyncio.to_thread(

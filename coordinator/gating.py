@@ -12,8 +12,8 @@ from pathlib import Path
 
 from contracts.canonical import sha256_digest
 from contracts.ports import CancelSignal, Clock
-from contracts.results import Bound, Decision, Manifest, ProcessRecord, WorkspaceRecord
-from coordinator.gate import Case, JudgedTree, judge, policy_version
+from contracts.results import Decision, Manifest, ProcessRecord, WorkspaceRecord
+from coordinator.gate import Case, JudgedTree, bound_of, judge
 from coordinator.gate.case import CannotJudge
 from coordinator.home import Home
 from coordinator.projection import contract_of
@@ -74,23 +74,12 @@ def _cause(error: Exception) -> str:
 
 
 def _not_judged(claim: Claim, cause: str, *, now: datetime) -> Verdict:
-    assert claim.manifest_digest is not None, claim.address
-    assert claim.generation_submitted is not None, claim.address
-    bound = Bound(
-        terms_digest=claim.terms_digest,
-        manifest_digest=claim.manifest_digest,
-        candidate_tree=None,
-        policy_version=policy_version(),
-        head=claim.head,
-        generation_submitted=claim.generation_submitted,
-        generation_gated=claim.generation,
-    )
     decision = Decision(
         decision="not_judged",
         reason=cause,
         checks=[],
         evidence=[],
-        bound=bound,
+        bound=bound_of(claim, None),
         unenforced="",
         decided_at=now.isoformat(),
     )

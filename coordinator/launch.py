@@ -23,7 +23,7 @@ from coordinator.pinning import lint_here, snapshot_of, unpinned_siblings
 from coordinator.store import TaskStore
 from coordinator.store.database import Blob
 from coordinator.store.records import NewRun, NewTask
-from coordinator.workplaces import refuse_inside_repository
+from coordinator.workplaces import refuse_unfit_place
 from workspaces import SourcePin, fetch_source, pin_source
 
 __all__ = ["UNENFORCED", "Launched", "Plan", "launch", "open_program", "plan_delegation", "plan_launch"]
@@ -180,7 +180,7 @@ def launch(
     ``as_new_version`` is given.
     """
     plan.refuse()
-    refuse_inside_repository(home, plan.terms.values())
+    refuse_unfit_place(home, plan.terms.values())
     for _ in range(10):
         existing = None if new else _open_run(store, plan)
         if existing is not None:

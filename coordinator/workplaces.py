@@ -22,11 +22,12 @@ from workspaces import Candidate, Workspace, make_workspace, outside_scope, remo
 from workspaces.places import place_of
 from workspaces.trash import delete_folder
 
-__all__ = ["Workplace", "Workplaces", "refuse_inside_repository"]
+__all__ = ["Workplace", "Workplaces", "refuse_unfit_place"]
 
 
-def refuse_inside_repository(home: Home, issued: Iterable[Terms]) -> None:
-    """Raise ``Refused``, naming folder and repository, when programs or children would work below a repository."""
+def refuse_unfit_place(home: Home, issued: Iterable[Terms]) -> None:
+    """Raise ``Refused``, naming what is there, when programs or children would work below a repository or a file that
+    decides."""
     for terms in issued:
         runs_program = terms.agent is not None and terms.agent.kind == "command"
         if runs_program or terms.workspace != "none" or any(check.command for check in terms.acceptance):

@@ -18,9 +18,9 @@ from coordinator.gate.checks import run_check
 from coordinator.gate.citations import Citations
 from coordinator.gate.commands import Commands
 from coordinator.gate.evidence import EvidenceWeigher
-from coordinator.store.records import Question, Verdict
+from coordinator.store.records import Claim, Question, Verdict
 
-__all__ = ["approval_key", "judge", "policy_version"]
+__all__ = ["approval_key", "bound_of", "judge", "policy_version"]
 
 ISOLATION: Final = "none"
 """What checks run under: a program of a ``command`` check has a clean checkout, and nothing that holds it there."""
@@ -41,21 +41,25 @@ def approval_key(bound: Bound, check_digest: str) -> str:
     return f"{bound.content_digest()}:{check_digest}"
 
 
-def judge(case: Case, *, now: datetime) -> Verdict:
-    """Judge one result. Whatever the result holds, this gives a verdict; what could not be judged is never accepted."""
-    claim = case.claim
-    assert claim.kind is ClaimKind.GATE
-    assert claim.manifest_digest is not None
-    assert claim.generation_submitted is not None
-    bound = Bound(
+def bound_of(claim: Claim, candidate_tree: str | None) -> Bound:
+    """Everything that a decision made under this claim is bound to."""
+    assert claim.kind is ClaimKind.GATE, claim.address
+    assert claim.manifest_digest is not None, claim.address
+    assert claim.generation_submitted is not None, claim.address
+    return Bound(
         terms_digest=claim.terms_digest,
         manifest_digest=claim.manifest_digest,
-        candidate_tree=case.judged.candidate_tree if case.judged is not None else None,
+        candidate_tree=candidate_tree,
         policy_version=policy_version(),
         head=claim.head,
         generation_submitted=claim.generation_submitted,
         generation_gated=claim.generation,
     )
+
+
+def judge(case: Case, *, now: datetime) -> Verdict:
+    """Judge one result. Whatever the result holds, this gives a verdict; what could not be judged is never accepted."""
+    bound = bound_of(case.claim, case.judged.candidate_tree if case.judged is not None else None)
     judged = _Judgement(case, bound)
     judged.run()
     return judged.verdict(now)

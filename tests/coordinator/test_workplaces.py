@@ -18,7 +18,7 @@ from coordinator.sources import READERS_MAX, Sources
 from coordinator.store import TaskStore
 from coordinator.store.database import Blob
 from coordinator.store.records import Claim, NewRun, NewTask
-from coordinator.workplaces import Workplaces, deciding_above, refuse_inside_repository
+from coordinator.workplaces import Workplaces, deciding_above, refuse_unfit_place
 from workspaces import fetch_source, pin_source
 
 
@@ -154,10 +154,10 @@ def test_a_home_in_a_repository_is_refused_only_for_what_works_there(tmp_path: P
         build.terms(acceptance=[{"command": ["true"]}], **function),
     ]
     for terms in needy:
-        refuse_inside_repository(beside, [terms])
+        refuse_unfit_place(beside, [terms])
         with pytest.raises(Refused, match=f"lies in the repository {tmp_path}/repo; .* choose another --home"):
-            refuse_inside_repository(inside, [build.terms(**function), terms])
-    refuse_inside_repository(inside, [build.terms(**function)])
+            refuse_unfit_place(inside, [build.terms(**function), terms])
+    refuse_unfit_place(inside, [build.terms(**function)])
 
 
 def test_a_reader_that_is_lent_stays_open_however_many_others_are_asked_for(
@@ -243,12 +243,12 @@ def test_a_file_above_the_checkouts_that_would_decide_is_refused_by_name(
     claimed: Callable[..., Claim], home: Home, tmp_path: Path, name: str
 ) -> None:
     terms = claimed().terms
-    refuse_inside_repository(home, [terms])
+    refuse_unfit_place(home, [terms])
     (tmp_path / name).write_text("")
 
     assert deciding_above(home.outside / "checks") == tmp_path / name
     with pytest.raises(Refused, match=f"{name} lies above"):
-        refuse_inside_repository(home, [terms])
+        refuse_unfit_place(home, [terms])
 
 
 def test_what_many_homes_hold_decides_nothing(home: Home, tmp_path: Path) -> None:
