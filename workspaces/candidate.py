@@ -77,7 +77,9 @@ def snapshot(
     unchanged: set[str] = set()
     for entry, folder_fd in walk(workspace.folder):
         seen.append(entry)
-        if entry.path in base and holds(entry, folder_fd, base[entry.path]):
+        if entry.path in base and (
+            workspace.stamps.get(entry.path) == entry or holds(entry, folder_fd, base[entry.path])
+        ):
             unchanged.add(entry.path)
     taken, left_out = _chosen(git_dir, workspace, write_scope, seen, base)
     changed = {entry.path: entry for entry in taken if entry.path not in unchanged}
@@ -90,7 +92,8 @@ def snapshot(
         more = [f"and {len(faults) - _MAX_NAMED} more"] if len(faults) > _MAX_NAMED else []
         raise Refused("the workspace cannot be taken: " + "; ".join([*faults[:_MAX_NAMED], *more]))
 
-    for entry, folder_fd in _again(workspace, seen):
+    near = _folders_above(changed)
+    for entry, folder_fd in _again(workspace, seen, near):
         if entry.path in changed and holds_secret(b"".join(content(entry, folder_fd))):
             raise Refused(f"{well_formed(entry.path)} holds a secret of the coordinator's environment; take it out")
     paths = {entry.path for entry in taken}
@@ -98,7 +101,7 @@ def snapshot(
     with keeping(git_dir, keep_ref, message, [workspace.base_commit], at) as out:
         for path in [*(base.keys() - paths), *(set(gitlinks) - folders)]:
             drop(out, os.fsencode(path))
-        for entry, folder_fd in _again(workspace, seen):
+        for entry, folder_fd in _again(workspace, seen, near):
             if entry.path in changed:
                 assert entry.tree_mode is not None
                 mode = entry.tree_mode.encode()
@@ -111,9 +114,14 @@ def snapshot(
     return Candidate(commit, tree, workspace.base_commit, changes, _listed(left_out, paths))
 
 
-def _again(workspace: Workspace, seen: Sequence[Entry]) -> Iterator[tuple[Entry, int]]:
+def _again(
+    workspace: Workspace, seen: Sequence[Entry], within: Container[str] | None = None
+) -> Iterator[tuple[Entry, int]]:
+    """What was seen before, or just what lies at the top and in some folders. ``Refused`` if it differs now."""
+    if within is not None:
+        seen = [entry for entry in seen if "/" not in entry.path or _parent(entry.path) in within]
     count = 0
-    for entry, folder_fd in walk(workspace.folder):
+    for entry, folder_fd in walk(workspace.folder, within):
         if count == len(seen) or entry != seen[count]:
             raise Refused(f"{well_formed(entry.path)} changed while the workspace was read")
         count += 1
@@ -207,10 +215,7 @@ def _over_limits(changed: Sequence[Entry], max_files: int, max_bytes: int, max_f
 
 def _listed(left_out: Iterable[Entry], taken: Iterable[str]) -> tuple[str, ...]:
     """Names to show; a folder of which nothing was taken stands for all in it."""
-    used: set[str] = set()
-    for path in taken:
-        while (path := _parent(path)) and path not in used:
-            used.add(path)
+    used = _folders_above(taken)
     names: set[str] = set()
     for entry in left_out:
         path, name = entry.path, entry.path
@@ -219,6 +224,14 @@ def _listed(left_out: Iterable[Entry], taken: Iterable[str]) -> tuple[str, ...]:
         names.add(name)
     shown = [_shown(name) for name in sorted(names)]
     return (*shown[:_MAX_LISTED], *([f"... and {len(shown) - _MAX_LISTED:,} more"] if len(shown) > _MAX_LISTED else []))
+
+
+def _folders_above(paths: Iterable[str]) -> set[str]:
+    folders: set[str] = set()
+    for path in paths:
+        while (path := _parent(path)) and path not in folders:
+            folders.add(path)
+    return folders
 
 
 def _parent(path: str) -> str:

@@ -24,6 +24,9 @@ __all__ = ["fetch_source"]
 _REF = "refs/coordinator/source"
 _LOOSE_FOLDER = re.compile(r"[0-9a-f]{2}")
 _LOOSE_FILE = re.compile(r"[0-9a-f]{38}|[0-9a-f]{62}")
+_MANY_FILES = 500
+_FAST = (("core.fsync", "none"), ("pack.compression", "1"))
+"""All is flushed at the end."""
 _PASSES = 3
 """The user may repack while we link: what vanished from one place is then found in another."""
 
@@ -101,6 +104,7 @@ def _take_objects(pin: SourcePin, target: Path) -> None:
         except BadInput:
             if attempt == _PASSES:
                 raise
+    _pack_loose(target, pin.commit)
     shallow = repository.common_dir / "shallow"
     if shallow.is_file():
         # Without it git takes the cut-off history for a broken one.
@@ -139,6 +143,18 @@ def _link_objects(source: Path, target: Path) -> None:
         os.makedirs(target / name, exist_ok=True)
         for file in wanted:
             _link_or_copy(f"{source}/{name}/{file}", f"{target}/{name}/{file}")
+
+
+def _pack_loose(target: Path, commit: str) -> None:
+    """One pack for the loose objects of the commit, when they are many: each workspace reads them all."""
+    if sum(len(_names(target / "objects" / name)) for name in _names(target / "objects")) < _MANY_FILES:
+        return
+    listing = ["rev-list", "--objects", "--no-object-names", "--no-walk", commit]
+    ids = run_git(listing, git_dir=target, timeout_s=600)
+    pack = str(target / "objects" / "pack" / "pack")
+    packing = ["pack-objects", "--quiet", "--incremental", "--non-empty", "--window=0", pack]
+    run_git(packing, git_dir=target, settings=_FAST, stdin=ids, timeout_s=600)
+    run_git(["prune-packed", "--quiet"], git_dir=target, timeout_s=600)
 
 
 def _names(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from contracts.errors import Refused, StoreUnavailable
+from contracts.errors import Refused
 
 __all__ = ["GitError", "ask_git", "git_argv", "git_environment", "run_git"]
 
@@ -77,7 +77,7 @@ def _git_program() -> str:
     folders = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(folder)]
     found = shutil.which("git", path=os.pathsep.join(folders))
     if found is None:
-        raise StoreUnavailable("git was not found on PATH, install git 2.39 or later")
+        raise Refused("git was not found on PATH, install git 2.39 or later")
     return found
 
 

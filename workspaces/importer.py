@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from contracts.canonical import well_formed
+from contracts.steps import reached
 from workspaces.durable import sync
 from workspaces.git import GitError, git_argv, git_environment, run_git
 from workspaces.locks import held
@@ -39,6 +40,7 @@ def keeping(git_dir: Path, keep_ref: str, message: str, parents: Sequence[str], 
         text = well_formed(message).replace("\0", "\\0").strip() + "\n"
         begin_commit(out, _KEPT + keep_ref, text.encode(), parents, int(at.timestamp()))
         yield out
+    reached("commit_imported")
     sync(git_dir / "objects" / "pack")
     # Refs are flushed by git, the names of their files and folders are not.
     folder = (git_dir / _KEPT / keep_ref).parent

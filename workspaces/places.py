@@ -11,6 +11,7 @@ from pathlib import Path
 
 from contracts.canonical import well_formed
 from contracts.errors import Refused
+from contracts.steps import reached
 from workspaces.durable import make_folders, sync
 from workspaces.locks import held, is_held
 from workspaces.trash import delete_folder
@@ -35,6 +36,7 @@ def appearing(folder: Path) -> Iterator[Path]:
             own.enter_context(held(partial))
         try:
             yield partial
+            reached("workspace_filled")
             with held(folder.parent):
                 _refuse_taken(folder)
                 os.rename(partial, folder)
@@ -51,6 +53,7 @@ def disappear(folder: Path) -> None:
             grave = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
             os.rename(folder, grave / "it")
             sync(folder.parent)
+            reached("workspace_renamed")
         for left in _named(folder.parent, prefix):
             delete_folder(left)
 

@@ -10,22 +10,49 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, NamedTuple, Self
 
 from contracts.errors import BadInput, Fault
 from contracts.ports import SourceFile, SourceReader
 from workspaces.git import GitError, git_argv, git_environment, run_git
 
-__all__ = ["OBJECT_ID", "TreeReader", "check_complete", "list_tree", "object_hash"]
+__all__ = [
+    "FOLDER_MODE",
+    "GITLINK",
+    "OBJECT_ID",
+    "TreeEntry",
+    "TreeReader",
+    "check_complete",
+    "git_hash",
+    "list_entries",
+    "list_tree",
+    "missing_object",
+    "object_hash",
+]
 
 OBJECT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_GITLINK = "160000"
+GITLINK = "160000"
+FOLDER_MODE = "040000"
+_UNFIT_NAME = frozenset({"", ".", "..", ".git"})
+
+
+class TreeEntry(NamedTuple):
+    """One line of a listing. ``size_bytes`` holds digits only for the files of a listing with sizes."""
+
+    mode: str
+    object_id: str
+    size_bytes: str
+    path: str
 
 
 def object_hash(kind: str, size_bytes: int, id_length: int) -> hashlib._Hash:
     """Hash that gives a git object id when fed the object's bytes. ``id_length``: 40 (SHA-1) or 64 (SHA-256)."""
-    algorithm = "sha1" if id_length == 40 else "sha256"
-    return hashlib.new(algorithm, b"%s %d\0" % (kind.encode(), size_bytes), usedforsecurity=False)
+    return git_hash(b"%s %d\0" % (kind.encode(), size_bytes), id_length)
+
+
+def git_hash(data: bytes, id_length: int) -> hashlib._Hash:
+    """The hash of a repository whose ids have this length."""
+    return (hashlib.sha1 if id_length == 40 else hashlib.sha256)(data, usedforsecurity=False)
 
 
 def check_complete(git_dir: Path, commit: str) -> None:
@@ -52,33 +79,55 @@ def check_complete(git_dir: Path, commit: str) -> None:
     list_tree(git_dir, commit)
 
 
-def list_tree(git_dir: Path, commit: str) -> tuple[tuple[SourceFile, ...], tuple[str, ...]]:
-    """Files of a commit sorted by the bytes of their path, and the paths of its submodules.
+def list_entries(git_dir: Path, tree: str) -> list[TreeEntry]:
+    """Everything in a tree or commit, folders before what they hold. Sizes would cost a look at every object.
 
     A tree object can hold names that no work tree can, such as ``..``: they are refused with ``BadInput``.
     """
-    listing = run_git(["ls-tree", "-r", "-z", "-l", "--full-tree", commit], git_dir=git_dir, timeout_s=600)
+    return _entries(git_dir, tree, "-t")
+
+
+def list_tree(git_dir: Path, commit: str) -> tuple[tuple[SourceFile, ...], tuple[str, ...]]:
+    """Files of a commit sorted by the bytes of their path, and the paths of its submodules.
+
+    Raises ``BadInput`` like ``list_entries``, and for missing objects.
+    """
     files: list[SourceFile] = []
     gitlinks: list[str] = []
     faults: list[Fault] = []
-    seen: set[str] = set()
-    for entry in listing.split(b"\0")[:-1]:
-        about, _, name = entry.partition(b"\t")
-        mode, _, object_id, size_bytes = about.decode("ascii").split()
-        path = os.fsdecode(name)
-        if path in seen or any(part in ("", ".", "..") or part.lower() == ".git" for part in path.split("/")):
-            faults.append(Fault("source", f"the tree of commit {commit} holds the path {path!r}", "remove it"))
-        elif mode == _GITLINK:
+    for mode, object_id, size_bytes, path in _entries(git_dir, commit, "-l"):
+        if mode == GITLINK:
             gitlinks.append(path)
         elif not size_bytes.isdigit():
-            faults.append(Fault("source", f"object {object_id} of {path!r} is missing in {git_dir}", "fetch it again"))
+            faults.append(missing_object(git_dir, object_id, path))
         else:
             files.append(SourceFile(path, mode, int(size_bytes), object_id))
-        seen.add(path)
     if faults:
         raise BadInput(faults)
     files.sort(key=lambda file: os.fsencode(file.path))
     return tuple(files), tuple(gitlinks)
+
+
+def missing_object(git_dir: Path, object_id: str, path: str) -> Fault:
+    return Fault("source", f"object {object_id} of {path!r} is missing in {git_dir}", "fetch it again")
+
+
+def _entries(git_dir: Path, tree: str, option: str) -> list[TreeEntry]:
+    listing = run_git(["ls-tree", "-r", "-z", option, "--full-tree", tree], git_dir=git_dir, timeout_s=600)
+    entries: list[TreeEntry] = []
+    faults: list[Fault] = []
+    seen: set[str] = set()
+    for line in os.fsdecode(listing).split("\0")[:-1]:
+        about, _, path = line.partition("\t")
+        mode, _, object_id, *size_bytes = about.split()
+        if mode != FOLDER_MODE:
+            if path in seen or not _UNFIT_NAME.isdisjoint(path.lower().split("/")):
+                faults.append(Fault("source", f"the tree of commit {tree} holds the path {path!r}", "remove it"))
+            seen.add(path)
+        entries.append(TreeEntry(mode, object_id, size_bytes[0] if size_bytes else "", path))
+    if faults:
+        raise BadInput(faults)
+    return entries
 
 
 class TreeReader(SourceReader):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from contracts.canonical import well_formed
 from contracts.errors import Refused
 from contracts.ports import SourceFile
 from workspaces.tree import object_hash
 
-__all__ = ["FOLDER", "Entry", "content", "holds", "open_folder", "special_kind", "walk"]
+__all__ = ["FOLDER", "Entry", "content", "described", "holds", "open_folder", "special_kind", "walk"]
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -22,8 +23,7 @@ _MAX_ENTRIES = 1_000_000
 """So that a flood of files cannot fill the memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What a folder said about one name in it. Equal entries at two times: nothing was written there in between.
 
     ``path`` is from the top, with ``/``; bytes that are not UTF-8 are surrogate escapes. ``target`` is set for links.
@@ -49,7 +49,7 @@ class Entry:
 
     @property
     def is_repository(self) -> bool:
-        return self.name == ".git"
+        return self.path.endswith("/.git") or self.path == ".git"
 
     @property
     def tree_mode(self) -> str | None:
@@ -61,11 +61,11 @@ class Entry:
         return "100755" if self.mode & stat.S_IXUSR else "100644"
 
 
-def walk(top: Path) -> Iterator[tuple[Entry, int]]:
+def walk(top: Path, within: Container[str] | None = None) -> Iterator[tuple[Entry, int]]:
     """Everything below ``top`` with an open folder that it lies in, which is valid until the next step.
 
-    ``.git`` at the top is left out; what lies in one further down is not entered. Raises ``Refused`` for what cannot
-    be read, or changes on the way.
+    ``.git`` at the top is left out; what lies in one further down is not entered, nor what lies in a folder that is
+    not one of ``within``. Raises ``Refused`` for what cannot be read, or changes on the way.
     """
     folder_fd = open_folder(top)
     path = ""
@@ -87,7 +87,7 @@ def walk(top: Path) -> Iterator[tuple[Entry, int]]:
             if count > _MAX_ENTRIES:
                 raise Refused(f"{top} holds more than {_MAX_ENTRIES:,} files and folders")
             yield entry, folder_fd
-            if entry.is_folder and not entry.is_repository:
+            if entry.is_folder and not entry.is_repository and (within is None or path in within):
                 folder_fd = _replace(folder_fd, name, (entry.device, entry.inode))
                 pending.append(_Visit(path, (entry.device, entry.inode), _names(folder_fd)))
     except OSError as error:
@@ -147,7 +147,7 @@ def special_kind(mode: int) -> str:
 
 
 def _check_unchanged(entry: Entry, fd: int) -> None:
-    if _described(entry.path, os.fstat(fd), None) != entry:
+    if described(entry.path, os.fstat(fd), None) != entry:
         raise _changed(entry.path)
 
 
@@ -169,10 +169,11 @@ def _entry(path: str, name: str, folder_fd: int) -> Entry:
         target = os.readlink(name, dir_fd=folder_fd) if stat.S_ISLNK(status.st_mode) else None
     except FileNotFoundError:
         raise _changed(path) from None
-    return _described(path, status, target)
+    return described(path, status, target)
 
 
-def _described(path: str, status: os.stat_result, target: str | None) -> Entry:
+def described(path: str, status: os.stat_result, target: str | None) -> Entry:
+    """The entry with this status; ``target`` is what a link holds."""
     return Entry(
         path,
         status.st_mode,

@@ -58,6 +58,28 @@ def test_objects_are_linked_and_neither_owner_nor_mode_changes(repository: Path,
     assert (tmp_path / "own" / name).samefile(repository / ".git" / name)
 
 
+def test_many_loose_objects_become_one_pack_and_the_source_keeps_its_own(
+    repository: Path, git: Git, tmp_path: Path, state_of: StateOf
+) -> None:
+    files = {f"f{number}": b"%d" % number for number in range(600)}
+    for name, data in files.items():
+        (repository / name).write_bytes(data)
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "-m", "many")
+    elsewhere = git(repository, "hash-object", "-w", "--stdin", input=b"of no commit")
+    before = state_of(repository)
+    pin = pin_source(repository)
+    own = tmp_path / "own"
+
+    assert contents(pin, own) == {**SECOND, **files}
+
+    assert state_of(repository) == before
+    assert len(list((own / "objects" / "pack").glob("*.pack"))) == 1
+    assert b"prune-packable: 0" in run_git(["count-objects", "-v"], git_dir=own).splitlines()
+    assert not (own / "objects" / pin.commit[:2] / pin.commit[2:]).exists()
+    assert run_git(["cat-file", "blob", elsewhere], git_dir=own) == b"of no commit"
+
+
 def test_objects_are_copied_where_they_cannot_be_linked(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

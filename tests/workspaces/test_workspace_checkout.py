@@ -127,6 +127,41 @@ def test_a_clone_of_a_first_commit_is_not_shallow(repository: Path, git: Git, ne
     assert git(folder, "fsck", "--full") == ""
 
 
+def test_the_index_of_a_clone_knows_every_file_as_it_is(
+    repository: Path, git: Git, new_run: NewRun, tmp_path: Path
+) -> None:
+    git(tmp_path, "init", "--quiet", "library")
+    git(tmp_path / "library", "commit", "--quiet", "--allow-empty", "-m", "x")
+    git(repository, "submodule", "--quiet", "add", str(tmp_path / "library"), "lib")
+    # Names around the end of a word of the index, one longer than its length field, and an order that folders mislead.
+    for name in [*("x" * length for length in range(1, 20)), "/".join(["d" * 250] * 18), "src.a", "src-b", "src0"]:
+        blob = git(repository, "hash-object", "-w", "--stdin", input=name.encode())
+        git(repository, "update-index", "--add", "--cacheinfo", f"100644,{blob},{name}")
+    git(repository, "commit", "--quiet", "-m", "names")
+
+    folder = new_run(repository).workspace("a", "clone").folder
+
+    # Git compares what it finds with the index, and shows what differs in anything at all; it did not look before.
+    assert git(folder, "diff-files", "--raw") == ""
+    assert git(folder, "ls-files", "--stage") == git(repository, "ls-files", "--stage")
+    assert git(folder, "fsck", "--full") == ""
+    (folder / "src.a").write_bytes(b"x" * len("src.a"))
+    assert git(folder, "status", "--porcelain") == "M src.a"
+
+
+def test_all_missing_objects_are_named(repository: Path, git: Git, new_run: NewRun) -> None:
+    run = new_run(repository)
+    for path in ("readme.md", "src/run.sh"):
+        blob = git(repository, "rev-parse", f"HEAD:{path}")
+        (run.git_dir / "objects" / blob[:2] / blob[2:]).unlink()
+
+    with pytest.raises(BadInput, match="missing") as refusal:
+        run.workspace("a")
+
+    assert ["readme.md" in str(fault) for fault in refusal.value.faults] == [True, False]
+    assert os.listdir(run.home / "spaces") == []
+
+
 @KINDS
 def test_an_existing_name_is_refused_and_not_touched(
     repository: Path, new_run: NewRun, state_of: StateOf, kind: Any

@@ -98,7 +98,8 @@ def run(repository: Path, git: Git, new_run: NewRun) -> Any:
 
 
 MAKING = [("directory", "mkdir", 3), ("directory", "write", 1), ("directory", "write", 60), ("directory", "rename", 1),
-          ("clone", "write", 60), *[("clone", "Popen", calls) for calls in range(1, 10)]]  # fmt: skip
+          ("clone", "write", 60), ("clone", "rename", 1),
+          *[("clone", "Popen", calls) for calls in range(1, 6)]]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "function", "calls"), MAKING)

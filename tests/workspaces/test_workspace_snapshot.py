@@ -508,9 +508,9 @@ def test_files_that_change_while_they_are_read_are_refused(
     real = candidate_module.walk
     walks: list[int] = []
 
-    def walk(top: Path) -> Any:
+    def walk(top: Path, *within: Any) -> Any:
         walks.append(len(walks))
-        for entry, folder_fd in real(top):
+        for entry, folder_fd in real(top, *within):
             yield entry, folder_fd
             # After the file was passed in this walk; the last walk could only be too late.
             if entry.path == "zzz" and walks[-1] == moment and moment < 2:
