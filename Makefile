@@ -10,7 +10,7 @@ WHAT_IT_IS = $(BIN)/python -c 'import sys; print(sys.version_info[:2], sys.prefi
 $(shell test "$$($(WHAT_IT_IS))" = "$$(cat .venv/made-for 2>/dev/null)" || rm -f .venv/made-for .venv/ready)
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-fast check format lock clean
+.PHONY: demo test test-fast bench check format lock clean soak
 
 demo: .venv/ready
 	@$(BIN)/coordinator demo audit
@@ -20,6 +20,15 @@ test: .venv/ready
 
 test-fast: .venv/ready
 	@$(BIN)/pytest -n 2 -m "not slow"
+
+# Many seeds of the simulator; SOAK_SEEDS=FIRST:LAST plays others. Each that goes wrong says how to play it again.
+SOAK_SEEDS ?= 0:20000
+soak: .venv/ready
+	@$(BIN)/python -m tests.simulation --seeds $(SOAK_SEEDS) --processes 2
+
+# Options of the bench go into BENCH_FLAGS; `make bench BENCH_FLAGS=--help` shows them.
+bench: .venv/ready
+	@$(BIN)/python -m bench $(BENCH_FLAGS)
 
 check: .venv/ready
 	@$(BIN)/ruff check
@@ -43,7 +52,7 @@ clean:
 
 .venv/ready: .venv/made-for requirements/dev.txt pyproject.toml
 	@echo "installing the locked dependencies into .venv"
-	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@$(PIP) install --no-deps --require-hashes -r requirements/dev.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
