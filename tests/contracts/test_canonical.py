@@ -9,6 +9,7 @@ import struct
 from typing import Any
 
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,3 +161,29 @@ def test_well_formed_text_is_what_every_store_can_hold_and_is_its_own_form(text:
     assert json_faults(formed) == []
     assert well_formed(formed) == formed
     assert formed == text or json_faults(text)
+
+
+ODD_KEYS = st.text() | st.integers() | st.booleans() | st.none()
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**55), 2**55) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ODD_KEYS, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(ODD)
+def test_the_quick_way_to_the_canonical_form_is_taken_only_where_it_leads_there(value: Any) -> None:
+    if json_faults(value):
+        with pytest.raises(BadInput):
+            canonical_bytes(value)
+    else:
+        assert canonical_bytes(value) == rfc8785.dumps(value)
+
+
+@pytest.mark.parametrize("value", [{1: "a"}, {"a": {True: 1}}, [9007199254740993], nested(101), {"\U00010000": 1.5}])
+def test_what_a_json_encoder_would_bend_is_not_bent(value: Any) -> None:
+    if json_faults(value):
+        with pytest.raises(BadInput):
+            canonical_bytes(value)
+    else:
+        assert canonical_bytes(value) == rfc8785.dumps(value)
