@@ -11,7 +11,7 @@ from typing import Any
 
 from contracts.canonical import well_formed
 from contracts.evidence import EvidenceItem, EvidenceKind
-from contracts.ports import ArtifactRef, ArtifactStore, CancelSignal, Tools
+from contracts.ports import ArtifactRef, ArtifactStore, CancelSignal, Journal, Meter, Tools
 from contracts.requests import Answer
 from contracts.results import ArtifactEntry, Finding, Result
 from contracts.states import Outcome
@@ -73,6 +73,10 @@ class Assignment:
     artifacts: ArtifactStore
     workspace: Path | None = None
     """Folder in which this child may write, within its write scope; None without a workspace."""
+    journal: Journal | None = None
+    """Where a model's turns are stored; None for a child that is no model."""
+    meter: Meter | None = None
+    """Where a model's calls are charged; None for a child that is no model."""
     _evidence: list[EvidenceItem] = field(default_factory=list)
     _artifacts: dict[str, ArtifactEntry] = field(default_factory=dict)
     _gaps: list[str] = field(default_factory=list)

@@ -36,6 +36,18 @@ class DelegationContract(Binding, Terms):
         )
 
 
+_ADDED = (
+    "inputs",
+    "agent",
+    "needs",
+    "workspace",
+    "isolation",
+    "limits",
+    "on_takeover",
+    "prices",
+    "mcp_servers",
+    "acceptance",
+)
 _ALWAYS_IN_RESOURCES = ("tools", "network", "write_scope", "delegation")
 
 
@@ -61,7 +73,7 @@ def render_contract(terms: Terms, binding: Binding) -> dict[str, Any]:
     added["agent"] = terms.agent.document() if terms.agent is not None else None
     added["needs"] = [need.document() for need in terms.needs]
     added["acceptance"] = [check.document() for check in terms.acceptance]
-    for key in ("inputs", "agent", "needs", "workspace", "isolation", "limits", "acceptance"):
+    for key in _ADDED:
         if added.get(key):
             document[key] = added[key]
     if binding.claim_generation is not None:

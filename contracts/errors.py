@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 
 __all__ = [
     "BadInput",
+    "BudgetExhausted",
     "CoordinatorError",
     "Fault",
     "NotFound",
+    "OperationUnsettled",
     "Refused",
     "StaleClaim",
     "StoreUnavailable",
@@ -84,3 +86,11 @@ class VersionRefused(Refused):
 
 class StoreUnavailable(Refused):
     """The store cannot be used now (disk full, read-only, unsafe file system, connection lost)."""
+
+
+class BudgetExhausted(Refused):
+    """The worst case of what comes next does not fit into a budget up the tree; nothing was charged."""
+
+
+class OperationUnsettled(Refused):
+    """A side effect was sent, and nobody knows what came of it: a person has to say."""

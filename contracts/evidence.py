@@ -48,7 +48,9 @@ EVIDENCE_TABLE: dict[str, dict[str, Producers]] = {
     # Observed: the runtime started the program itself and saw its end. Verified: the gate ran it again.
     "command": {
         "claimed": ANYONE,
-        "observed": Producers(agents=frozenset({"command"}), checks=frozenset({"command"})),
+        "observed": Producers(
+            tools=frozenset({"run_command"}), agents=frozenset({"command"}), checks=frozenset({"command"})
+        ),
         "verified": Producers(checks=frozenset({"command"})),
     },
     # The coordinator itself stores the bytes (observed) and the gate hashes them again (verified).

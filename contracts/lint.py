@@ -11,6 +11,7 @@ from itertools import islice
 from contracts.errors import Fault
 from contracts.evidence import EVIDENCE_TABLE, EvidenceRequirement, Origin
 from contracts.expressions import expression_fault
+from contracts.model_specs import mcp_server_of
 from contracts.orchestration import Orchestration, Task
 from contracts.scopes import literal_head, scopes_overlap
 from contracts.terms import Budget, Terms
@@ -27,6 +28,7 @@ class LintReport:
     warnings: list[Fault] = field(default_factory=list)
 
 
+MODEL_KINDS = ("anthropic", "openai")
 MAX_CIRCLES = 10
 MAX_OVERLAPS = 100
 
@@ -35,12 +37,17 @@ def lint_orchestration(orchestration: Orchestration, *, known_tasks: Collection[
     """Everything in an orchestration that no launch could make good. ``known_tasks`` are there already."""
     report = LintReport()
     tasks = orchestration.tasks
+    for key in ("max_tool_calls", "max_wall_s"):
+        if getattr(orchestration.budget, key) is not None:
+            what = "it holds for one attempt at a task, so a run cannot have it"
+            report.errors.append(Fault(f"budget.{key}", what, "write it under 'defaults: {budget: …}'"))
     if not tasks:
         report.errors.append(Fault("tasks", "there is nothing to do", "name at least one task"))
     for task_id, task in tasks.items():
         report.errors += lint_task(task, f"tasks.{task_id}")
         report.errors += _lint_needs(tasks, task_id, known_tasks)
         report.errors += _lint_budget(orchestration.budget, task.budget, f"tasks.{task_id}.budget")
+        report.warnings += _notes(task, orchestration.budget, f"tasks.{task_id}")
     circles = find_circles({task_id: [need.task for need in task.needs] for task_id, task in tasks.items()})
     for circle in circles:
         shown = circle if len(circle) <= 20 else [*circle[:10], f"… {len(circle) - 15} more …", *circle[-5:]]
@@ -72,10 +79,28 @@ def _lint_needs(tasks: Mapping[str, Task], task_id: str, known_tasks: Collection
 
 def _lint_budget(of_run: Budget, of_task: Budget, path: str) -> Iterator[Fault]:
     """Without a limit of its own a task is held by the run's; only one beyond it is a contradiction."""
-    for key in ("max_turns", "max_cost_usd"):
+    for key in Budget.model_fields:
         bound, asked = getattr(of_run, key), getattr(of_task, key)
         if bound is not None and asked is not None and asked > bound:
             yield Fault(f"{path}.{key}", f"{asked} goes beyond the budget of the run", f"at most {bound}")
+
+
+def _notes(task: Task, of_run: Budget, path: str) -> Iterator[Fault]:
+    """What may be meant so, and is said."""
+    tools = task.resources.tools
+    outside = [tool for tool in tools if tool == "run_command" or mcp_server_of(tool)]
+    if outside and task.resources.effects == "none":
+        what = f"nothing records what {', '.join(outside)} may change outside the workspace"
+        hint = "write 'effects: declared' if anything can: then each call is an operation that is never sent twice"
+        yield Fault(f"{path}.resources.effects", what, hint)
+    if task.agent.kind not in MODEL_KINDS:
+        return
+    if not task.acceptance:
+        what = "no check judges what the model hands in, only its evidence"
+        yield Fault(f"{path}.acceptance", what, "add a check that decides without the model's word")
+    bounds = ("max_cost_usd", "max_tokens", "max_turns")
+    if all(getattr(budget, key) is None for budget in (of_run, task.budget) for key in bounds):
+        yield Fault(f"{path}.budget", "nothing but its deadline limits what this model spends", "add max_cost_usd")
 
 
 def lint_contract(terms: Terms) -> list[Fault]:
@@ -94,15 +119,18 @@ def lint_task(task: Task, path: str) -> list[Fault]:
 def _lint(task: Task | Terms, prefix: str) -> Iterator[Fault]:
     resources = task.resources
     for index, tool in enumerate(resources.tools):
-        if tool not in TOOLS:
-            yield Fault(
-                f"{prefix}resources.tools[{index}]", f"no tool is called {tool!r}", f"known: {', '.join(TOOLS)}"
-            )
-    if resources.delegation != "deny":
-        yield Fault(f"{prefix}resources.delegation", "no runtime lets a child delegate yet", "write 'delegation: deny'")
-    if resources.effects == "declared":
-        what = "no runtime records operations yet, so declared effects cannot be told from undeclared ones"
-        yield Fault(f"{prefix}resources.effects", what, "write 'effects: possible'")
+        server = mcp_server_of(tool)
+        if server is not None and server not in task.mcp_servers:
+            what = f"no server of tools is called {server!r}" if server else f"{tool!r} names no server and tool"
+            hint = f"add 'mcp_servers: {{{server}: {{command: [PROGRAM]}}}}'" if server else "write mcp__SERVER__TOOL"
+            yield Fault(f"{prefix}resources.tools[{index}]", what, hint)
+        elif server is None and tool not in TOOLS:
+            known = f"known: {', '.join(TOOLS)}, and mcp__SERVER__TOOL"
+            yield Fault(f"{prefix}resources.tools[{index}]", f"no tool is called {tool!r}", known)
+    if "run_command" in resources.tools and not resources.commands:
+        what = "run_command is granted, but no command is"
+        yield Fault(f"{prefix}resources.commands", what, "add 'commands: [[python, -m, pytest]]', or drop run_command")
+    yield from _lint_reach(task, prefix)
     if not task.acceptance and not any(item.min_origin != "claimed" for item in task.required_evidence):
         yield Fault(
             f"{prefix}acceptance",
@@ -135,6 +163,23 @@ def _lint(task: Task | Terms, prefix: str) -> Iterator[Fault]:
         if wrong:
             hint = "it sees output, evidence, contract and observed"
             yield Fault(f"{prefix}acceptance[{index}].cel", f"{check.cel!r:.80}: {wrong}", hint)
+
+
+def _lint_reach(task: Task | Terms, prefix: str) -> Iterator[Fault]:
+    """What only children can do that work by tool calls, and what such tools need."""
+    resources = task.resources
+    by_calls = task.agent is None or task.agent.kind in (*MODEL_KINDS, "scripted")
+    if "delegate" in resources.tools and resources.delegation == "deny":
+        what = "delegate is granted, but delegation is denied"
+        hint = "add 'delegation: {max_depth: 1, max_children: 5}', or drop delegate"
+        yield Fault(f"{prefix}resources.delegation", what, hint)
+    if resources.delegation != "deny" and not ("delegate" in resources.tools and by_calls):
+        what = "a child delegates by the tool delegate, which only a model or a scripted child can call"
+        hint = "add 'delegate' to its tools" if by_calls else "write 'delegation: deny'"
+        yield Fault(f"{prefix}resources.delegation", what, hint)
+    if resources.effects == "declared" and not by_calls:
+        what = "only calls of tools are recorded as operations, and this agent is a program of its own"
+        yield Fault(f"{prefix}resources.effects", what, "write 'effects: possible'")
 
 
 def producible(item: EvidenceRequirement, task: Task | Terms) -> tuple[str, str] | None:

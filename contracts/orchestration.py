@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
@@ -13,7 +13,17 @@ from contracts.documents import Document, load_document, validate
 from contracts.errors import BadInput, Fault
 from contracts.evidence import EvidenceRequirement
 from contracts.functions import function_reference
-from contracts.terms import AgentSpec, Budget, Limits, Need, Resources, WorkspaceKind, unique
+from contracts.terms import (
+    AgentSpec,
+    Budget,
+    Limits,
+    Need,
+    Resources,
+    Shared,
+    TakeoverPolicy,
+    WorkspaceKind,
+    unique,
+)
 
 __all__ = ["Defaults", "Orchestration", "Source", "Task", "merge"]
 
@@ -33,18 +43,23 @@ class Source(StrictModel):
         return {"repo": str(value)} if isinstance(value, (str, Path)) else value
 
 
-class Defaults(StrictModel):
+class Defaults(Shared):
     """Merged under every task, key by key; lists replace. Only what is said here counts, not a field's default."""
+
+    later: ClassVar[tuple[str, ...]] = (*Shared.later, "on_takeover")
 
     workspace: WorkspaceKind = "none"
     isolation: Literal["none", "sandbox"] = "sandbox"
     resources: Resources = Resources()
     budget: Budget = Budget()
     limits: Limits = Limits()
+    on_takeover: TakeoverPolicy = "fresh"
 
 
-class Task(StrictModel):
+class Task(Shared):
     """One bounded unit of work, as authored. ``isolation`` has no silent default while there is no sandbox."""
+
+    later: ClassVar[tuple[str, ...]] = (*Shared.later, "on_takeover")
 
     objective: str = Objective
     agent: AgentSpec
@@ -54,6 +69,7 @@ class Task(StrictModel):
     resources: Resources = Resources()
     budget: Budget = Budget()
     limits: Limits = Limits()
+    on_takeover: TakeoverPolicy = "fresh"
     required_evidence: list[EvidenceRequirement] = []
     acceptance: list[Check] = []
 
@@ -69,10 +85,11 @@ class Task(StrictModel):
         return self
 
 
-class Orchestration(StrictModel):
+class Orchestration(Shared):
     """The whole piece of work.
 
-    ``inputs`` is data for the children; there is no templating.
+    ``inputs`` is data for the children; there is no templating. ``prices`` and ``mcp_servers`` are merged under the
+    defaults, and with them under every task.
     """
 
     schema_version: Literal["coordinator/v1"] = Field(default="coordinator/v1", alias="schema")
@@ -96,10 +113,11 @@ class Orchestration(StrictModel):
         if not isinstance(value, dict) or not isinstance(value.get("tasks"), dict):
             return value
         try:
+            shared = Shared.model_validate({key: value[key] for key in Shared.model_fields if key in value})
             defaults = Defaults.model_validate(value.get("defaults", {}))
         except ValidationError:
             return value  # the fault is reported once, where it stands, and not again under every task
-        known = defaults.model_dump(mode="json", exclude_unset=True)
+        known = merge(shared.model_dump(mode="json", exclude_unset=True), defaults)
         return {**value, "tasks": {key: merge(known, task) for key, task in value["tasks"].items()}}
 
     @classmethod

@@ -7,7 +7,27 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-__all__ = ["ArtifactRef", "ArtifactStore", "CancelSignal", "Clock", "SourceFile", "SourceReader", "ToolCall", "Tools"]
+from contracts.turns import CallRecord, ModelUsage, StoredTurn, ToolAnswer, TurnResponse
+
+__all__ = [
+    "ArtifactRef",
+    "ArtifactStore",
+    "CancelSignal",
+    "ChildEnd",
+    "Clock",
+    "CommandRunner",
+    "Delegator",
+    "Inbox",
+    "Journal",
+    "Meter",
+    "Operations",
+    "Reserved",
+    "SourceFile",
+    "SourceReader",
+    "ToolCall",
+    "Tools",
+    "Worst",
+]
 
 
 Clock = Callable[[], datetime]
@@ -81,6 +101,27 @@ class Tools(Protocol):
         """What has been changed in the workspace so far, as a diff against its base."""
         ...
 
+    def run_command(self, command: Sequence[str], timeout_s: float | None = None) -> tuple[int | None, str]:
+        """Run a granted command in the workspace: (exit status, None when it was killed; its output)."""
+        ...
+
+    def request_approval(self, question: str) -> tuple[bool, str]:
+        """(approved, message) of a person. Not answered yet: this attempt ends as blocked with the question, and the
+        same call gives the answer in the next one."""
+        ...
+
+    def delegate(self, delegation_id: str, objective: str, terms: Mapping[str, Any] | None = None) -> str:
+        """Hand a part of the work to a child of its own, within this child's grant; the task id."""
+        ...
+
+    def await_children(self, delegation_ids: Sequence[str]) -> Sequence[ChildEnd]:
+        """Wait for the ends of delegated children."""
+        ...
+
+    def call_tool(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Call a tool of a server, by its granted name ``mcp__SERVER__TOOL``; what the server said, as text."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRef:
@@ -112,3 +153,125 @@ class CancelSignal(Protocol):
     def is_set(self) -> bool: ...
 
     def wait(self, timeout_s: float | None = None) -> bool: ...
+
+
+class Journal(Protocol):
+    """The stored turns of one model child. What a method has returned from is durable."""
+
+    @property
+    def conversation(self) -> int:
+        """Which conversation of its task the turns belong to: its number stays when a later attempt continues it."""
+        ...
+
+    def turns(self) -> Sequence[StoredTurn]:
+        """What to continue from, in order: finished turns, and at most one more whose tools are to be run again.
+
+        Empty when the conversation starts anew.
+        """
+        ...
+
+    def answered(
+        self,
+        number: int,
+        request_digest: str,
+        response: TurnResponse,
+        usage: ModelUsage | None,
+        cost_micro_usd: int | None,
+        tries: Sequence[CallRecord],
+    ) -> None:
+        """The model has answered: stored before any of its tools runs, and never paid for again."""
+        ...
+
+    def finished(self, number: int, answers: Sequence[ToolAnswer]) -> None:
+        """Every call of the turn is answered; the workspace is recorded as it is now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The most that one model call can cost. ``micro_usd``: at the contract's price."""
+
+    micro_usd: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A charge that stands in every budget up the tree until it is settled."""
+
+    number: int
+
+
+class Meter(Protocol):
+    """Charge, then spend. Money is integer micro-USD."""
+
+    def reserve(self, worst: Worst) -> Reserved:
+        """Charge the worst case in every budget up the tree. Raises ``BudgetExhausted``, naming the budget, or
+        ``StaleClaim``; then nothing is charged."""
+        ...
+
+    def settle(self, reserved: Reserved, spent: Worst) -> None:
+        """Replace the worst case by what it was. What is never settled stays charged. Taken from a stale holder too."""
+        ...
+
+    def left(self) -> Worst:
+        """The least that is left in any budget up the tree; a budget without a limit counts as 2**53 - 1."""
+        ...
+
+
+class Operations(Protocol):
+    """Side effects outside, each one recorded before it happens."""
+
+    def run(self, key: str, tool: str, arguments: Mapping[str, Any], send: Callable[[], str]) -> str:
+        """Record the call as prepared, then as sent, then call ``send`` and record what came of it.
+
+        ``key`` names the call within the task for ever: one that has succeeded or failed before is not sent again, and
+        gives its first outcome. Raises ``OperationUnsettled`` for one that was sent and whose end nobody knows, and
+        what ``send`` raises: when that is ``OperationUnsettled`` it stays sent, else it has failed with these words,
+        and is refused with them from then on.
+        """
+        ...
+
+
+class Inbox(Protocol):
+    """Questions to people."""
+
+    def answer_to(self, question: str) -> tuple[bool, str] | None:
+        """(approved, message) of this very question of this task; None: it was not answered, or never asked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnd:
+    """How a delegated child ended: data, whatever it says. ``word``: accepted, partial, failed, blocked …"""
+
+    delegation_id: str
+    word: str
+    reason: str
+    output: Any
+    artifacts: Mapping[str, str]
+    gaps: Sequence[str] = ()
+
+
+class Delegator(Protocol):
+    """Children of this child."""
+
+    def delegate(self, delegation_id: str, terms: Mapping[str, Any]) -> str:
+        """Delegate within this child's own grant; the task id. The same id with the same terms is the same child.
+
+        Raises ``BadInput`` with every fault, ``Refused``, ``StaleClaim``.
+        """
+        ...
+
+    def wait(self, delegation_ids: Sequence[str]) -> Sequence[ChildEnd]:
+        """Wait for the ends of these; meanwhile this child holds no slot of its worker. Raises ``Refused`` when told to
+        stop."""
+        ...
+
+
+class CommandRunner(Protocol):
+    """Runs a program in the workspace, as a ``command`` child would be run."""
+
+    def __call__(self, argv: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
+        """(exit status, None when it was killed; output). The program and all it started are gone by then."""
+        ...

@@ -8,8 +8,9 @@ from contracts.base import Identifier, StrictModel
 
 __all__ = ["Answer", "Request", "RequestKind", "RequestState"]
 
-RequestKind = Literal["approval", "input", "not_judged"]
-"""``approval``: a check asks. ``input``: a child is blocked. ``not_judged``: the gate erred three times."""
+RequestKind = Literal["approval", "input", "not_judged", "operation"]
+"""``approval``: a check asks. ``input``: a child is blocked. ``not_judged``: the gate erred three times.
+``operation``: a side effect was sent, and nobody knows what came of it."""
 
 RequestState = Literal["open", "answered", "void"]
 """Moves forward only: open, then answered, or void when what it was about has changed or ended."""

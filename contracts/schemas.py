@@ -23,6 +23,8 @@ _SHORTHANDS = {
     "EvidenceRequirement": TypeAdapter(Name).json_schema(),
     "Need": TypeAdapter(Identifier).json_schema(),
     "Source": {"type": "string", "minLength": 1},
+    "AnthropicSpec": TypeAdapter(Name).json_schema(),
+    "OpenAISpec": TypeAdapter(Name).json_schema(),
 }
 
 

@@ -17,8 +17,11 @@ from contracts.documents import pydantic_faults
 from contracts.errors import BadInput, Fault, Refused
 from contracts.lint import lint_orchestration, overlapping_tasks
 from contracts.orchestration import Orchestration, Source, Task
+from contracts.states import FINAL_STATES
 from contracts.terms import Terms
+from coordinator import crash_points
 from coordinator.home import Home
+from coordinator.models import PricedModel, price_model, refuse_missing_keys, resolve_agent, used_terms
 from coordinator.pinning import lint_here, snapshot_of, unpinned_siblings
 from coordinator.store import TaskStore
 from coordinator.store.database import Blob
@@ -44,6 +47,8 @@ class Plan:
     terms: dict[str, Terms]
     faults: list[Fault] = field(default_factory=list)
     warnings: list[Fault] = field(default_factory=list)
+    priced: dict[str, PricedModel] = field(default_factory=dict)
+    """task id -> what its model costs; as the store of prices says now, and not pinned where the contract is silent"""
 
     @property
     def authored_digest(self) -> str:
@@ -102,7 +107,12 @@ def plan_launch(
     folder = orchestration.folder
     merged = orchestration.model_copy(update={"inputs": {**orchestration.inputs, **(inputs or {})}})
     merged._folder = folder
-    report = lint_orchestration(merged, known_tasks=known_tasks)
+    files: dict[str, bytes] = {}
+    resolved = {
+        task_id: resolve_agent(task, folder, f"tasks.{task_id}", files) for task_id, task in merged.tasks.items()
+    }
+    whole = merged.model_copy(update={"tasks": {task_id: found.task for task_id, found in resolved.items()}})
+    report = lint_orchestration(whole, known_tasks=known_tasks)
     faults += report.errors
     if pin is None:
         try:
@@ -111,17 +121,24 @@ def plan_launch(
             faults += [
                 Fault("source", fault.message, fault.hint) if not fault.path else fault for fault in error.faults
             ]
-    files: dict[str, bytes] = {}
     terms: dict[str, Terms] = {}
-    for task_id, task in merged.tasks.items():
+    priced: dict[str, PricedModel] = {}
+    for task_id, (task, agent_pins, agent_faults, agent_notes) in resolved.items():
         snapshot, own_faults = snapshot_of(task, folder, f"tasks.{task_id}", files)
-        faults += own_faults
+        snapshot.update(agent_pins)
+        faults += agent_faults + own_faults
+        report.warnings += agent_notes
+        price = price_model(task, f"tasks.{task_id}")
+        if isinstance(price, Fault):
+            faults.append(price)
+        elif price is not None:
+            priced[task_id] = price
         faults += lint_here(task, f"tasks.{task_id}", has_source=merged.source is not None or source is not None)
         if pin is not None:
             snapshot["repo_ref"] = pin.repo_ref()
         terms[task_id] = issue_task(task, task_id, 1, snapshot, merged.inputs)
         report.warnings += unpinned_siblings(snapshot, files, folder, f"tasks.{task_id}.agent")
-    return Plan(merged, pin, files, terms, faults, report.warnings)
+    return Plan(merged, pin, files, terms, faults, report.warnings, priced)
 
 
 def issue_task(
@@ -141,8 +158,10 @@ def issue_task(
         resources=task.resources,
         budget=task.budget,
         limits=task.limits,
+        on_takeover=task.on_takeover,
         required_evidence=task.required_evidence,
         acceptance=task.acceptance,
+        **used_terms(task),
     )
 
 
@@ -186,17 +205,21 @@ def launch(
         if existing is not None:
             run = store.run(existing)
             if run.authored_digest == plan.authored_digest:
+                refuse_missing_keys(task.terms for task in run.tasks if task.state not in FINAL_STATES)
                 return Launched(run.run_id, run.row, "continued", *_in_force(run.document, plan.pin))
             if as_new_version:
+                refuse_missing_keys(plan.terms.values())
                 return amend(store, home, plan, existing)
             raise Refused(
                 f"run {run.run_id} is open and was launched from other content:\n{difference(store, existing, plan)}\n"
                 "Give --as-new-version to replace what changed in it, or --new to start another run beside it"
             )
+        refuse_missing_keys(plan.terms.values())
         git_dir = None
         if plan.pin is not None:
             git_dir = f"{plan.orchestration.name}-{secrets.token_hex(4)}.git"
             fetch_source(plan.pin, home.git_dir(git_dir), exclude=home.own_files())
+            crash_points.reached("source_fetched")
         tasks = [NewTask(terms, task_id) for task_id, terms in plan.terms.items()]
         record = NewRun(
             name=plan.orchestration.name,
@@ -207,6 +230,7 @@ def launch(
             tasks=tasks,
             overlaps=overlapping_tasks(plan.orchestration.tasks),
             files=[store.files.make_durable(data) for data in plan.files.values()],
+            budget=plan.orchestration.budget,
         )
         run_id = store.create_run(record, beside_open=new)
         if run_id is not None:
@@ -249,18 +273,17 @@ def plan_delegation(store: TaskStore, row: int, terms: Task | Mapping[str, Any],
     task = terms.model_dump(mode="json", by_alias=True, exclude_unset=True) if isinstance(terms, Task) else dict(terms)
     orchestration = _validated({**document["authored"], "tasks": {delegation_id: task}})
     pin = SourcePin.from_json(document["source"]) if document["source"] else None
-    run = store.run(row)
-    plan = plan_launch(orchestration, pin=pin, known_tasks=[known.task_id for known in run.tasks])
-    for known in run.tasks:
-        asked = plan.terms[delegation_id]
-        if known.delegation_id == delegation_id and not plan.faults and known.terms_digest != asked.digest:
-            lines: list[str] = []
-            _compare("", known.terms.canonical(), asked.canonical(), lines)
-            raise Refused(
-                f"delegation {delegation_id!r} of {run.run_id} was issued with other terms:\n"
-                + "\n".join(lines[:30])
-                + "\nUse a new delegation_id for other work, or put the terms back"
-            )
+    plan = plan_launch(orchestration, pin=pin, known_tasks=store.task_ids(row))
+    asked = plan.terms[delegation_id]
+    known = store.task(row, delegation_id=delegation_id)
+    if known is not None and not plan.faults and known.terms_digest != asked.digest:
+        lines: list[str] = []
+        _compare("", known.terms.canonical(), asked.canonical(), lines)
+        raise Refused(
+            f"delegation {delegation_id!r} of {known.run_id} was issued with other terms:\n"
+            + "\n".join(lines[:30])
+            + "\nUse a new delegation_id for other work, or put the terms back"
+        )
     return plan
 
 
@@ -290,6 +313,7 @@ def amend(store: TaskStore, home: Home, plan: Plan, row: int) -> Launched:
     elif plan.pin is not None:
         git_dir = f"{plan.orchestration.name}-{secrets.token_hex(4)}.git"
         fetch_source(plan.pin, home.git_dir(git_dir), exclude=home.own_files())
+        crash_points.reached("source_fetched")
     current = {task.task_id: task for task in run.tasks if task.parent_task_id is None}
     changed = {task_id for task_id, terms in plan.terms.items() if not _same_terms(current.get(task_id), terms)}
     dependents = {task_id: [need.task for need in terms.needs] for task_id, terms in plan.terms.items()}
@@ -312,7 +336,9 @@ def amend(store: TaskStore, home: Home, plan: Plan, row: int) -> Launched:
         removed=sorted(set(current) - set(plan.terms)),
         overlaps=overlapping_tasks(plan.orchestration.tasks),
         files=[store.files.make_durable(data) for data in plan.files.values()],
-        head=run.head if keeps_source else plan.pin.commit if plan.pin else None,
+        head=plan.pin.commit if plan.pin else None,
+        keeps_head=keeps_source,
+        budget=plan.orchestration.budget,
     )
     return Launched(run.run_id, row, "amended", *_in_force(run_document(plan, git_dir), asked))
 

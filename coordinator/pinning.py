@@ -7,11 +7,13 @@ import shutil
 import symtable
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from contracts.canonical import sha256_digest
 from contracts.errors import BadInput, Fault
 from contracts.orchestration import Task
+from contracts.tools import SOURCE_TOOLS
 from coordinator.gate import load_schema
 from coordinator.modules import module_file
 
@@ -30,19 +32,20 @@ def snapshot_of(task: Task, folder: Path, path: str, files: dict[str, bytes]) ->
     snapshot: dict[str, str] = {}
 
     def pin(name: str, where: str, file: Path) -> bytes | None:
-        try:
-            data = file.read_bytes()
-        except OSError as error:
-            faults.append(Fault(where, f"cannot read {name!r}: {error.strerror}", f"it is looked for as {file}"))
-            return None
-        files[name] = data
+        data = files.get(name)
+        if data is None:  # read once, so that every task of a launch gets the same bytes
+            try:
+                data = files[name] = file.read_bytes()
+            except OSError as error:
+                faults.append(Fault(where, f"cannot read {name!r}: {error.strerror}", f"it is looked for as {file}"))
+                return None
         snapshot[name] = f"{Path(name).name}@{sha256_digest(data)}"
         return data
 
     if task.agent.reference is not None:
         _pin_reference(pin, task.agent.reference, task.agent.file, f"{path}.agent.{task.agent.kind}", folder, faults)
-    else:
-        _pin_program(pin, task.agent.command or [], f"{path}.agent.command", folder, faults)
+    elif task.agent.command is not None:
+        _pin_program(pin, task.agent.command, f"{path}.agent.command", folder, faults)
     for position, check in enumerate(task.acceptance):
         if check.json_schema is not None:
             _pin_schema(pin, check.json_schema, f"{path}.acceptance[{position}].json_schema", folder, faults)
@@ -86,6 +89,7 @@ def _pin_schema(pin: Pin, name: str, where: str, folder: Path, faults: list[Faul
             faults += error.faults
 
 
+@lru_cache(maxsize=64)
 def _defines(source: bytes, name: str) -> bool:
     """Whether a function, or something that may be one, has this name at the top level."""
 
@@ -99,14 +103,19 @@ def _defines(source: bytes, name: str) -> bool:
     return symbol.is_assigned() or symbol.is_imported()
 
 
+@lru_cache(maxsize=64)
+def _imported(source: bytes) -> tuple[str, ...]:
+    found = set(re.findall(rb"^\s*(?:from|import)\s+([A-Za-z_]\w*)", source, re.MULTILINE))
+    return tuple(sorted(module.decode() for module in found))
+
+
 def unpinned_siblings(
     snapshot: Mapping[str, str], files: Mapping[str, bytes], folder: Path, path: str
 ) -> Iterator[Fault]:
     """Only named files are pinned: what they import from beside the orchestration is used as it is then."""
     for name in snapshot:
         if name.endswith(".py") and name in files:
-            imported = set(re.findall(rb"^\s*(?:from|import)\s+([A-Za-z_]\w*)", files[name], re.MULTILINE))
-            for sibling in sorted(module.decode() for module in imported):
+            for sibling in _imported(files[name]):
                 if (folder / f"{sibling}.py").is_file() and f"{sibling}.py" not in snapshot:
                     what = f"{name} imports {sibling}.py from beside it, which is not pinned and may change under a run"
                     yield Fault(path, what, "put what a child needs into one file, or into an installed package")
@@ -123,8 +132,9 @@ def lint_here(task: Task, path: str, *, has_source: bool) -> Iterator[Fault]:
             yield Fault(f"{path}.acceptance[{index}].command[0]", what, f"it is looked for in {PROGRAM_PATH}")
     if has_source:
         return
-    if task.resources.tools:
-        what = f"{', '.join(task.resources.tools)} read the source, but the orchestration names none"
+    reading = [tool for tool in task.resources.tools if tool in SOURCE_TOOLS]
+    if reading:
+        what = f"{', '.join(reading)} read the source, but the orchestration names none"
         yield Fault(f"{path}.resources.tools", what, "add 'source: {repo: .}'")
     if task.workspace != "none":
         what = "a workspace is a checkout of the source, but the orchestration names none"

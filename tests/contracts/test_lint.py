@@ -15,12 +15,15 @@ from contracts.evidence import EVIDENCE_TABLE, EvidenceItem, Origin
 from contracts.lint import find_circles, lint_contract, lint_orchestration, overlapping_tasks
 from contracts.orchestration import Orchestration
 from contracts.terms import AGENT_KINDS
-from contracts.tools import TOOLS, WRITING_TOOLS
+from contracts.tools import TOOLS
 
 AGENT = {"function": "work.py:work"}
 CHECK = {"cel": "output.n > 0"}
-READING = sorted(set(TOOLS) - WRITING_TOOLS)
-KNOWN = "known: list_files, read_file, search_code, write_file, edit_file, git_diff"
+READING = ["list_files", "read_file", "search_code"]
+KNOWN = (
+    "known: list_files, read_file, search_code, write_file, edit_file, git_diff, run_command, request_approval, "
+    "delegate, and mcp__SERVER__TOOL"
+)
 UNCHECKED = "acceptance: nothing here can be checked, add a check, or evidence with min_origin observed or verified"
 
 
@@ -75,7 +78,16 @@ def evidence(kind: str, min_origin: str, *tools: str, **more: Any) -> dict[str, 
         task(agent={"scripted": "play.py:work"}, resources={"tools": ["write_file", "git_diff"]}, workspace="clone"),
         task(agent={"command": ["sh", "x"]}, workspace="directory", resources={"write_scope": ["out/"]}),
         task(resources={"tools": READING, "effects": "possible", "network": ["a.example:443"]}),
-        task(resources={"tools": list(TOOLS)}, workspace="clone"),
+        task(
+            agent={"scripted": "play.py:work"},
+            resources={
+                "tools": list(TOOLS),
+                "commands": [["make"]],
+                "delegation": {"max_depth": 1, "max_children": 1},
+                "effects": "declared",
+            },
+            workspace="clone",
+        ),
         task(budget={"max_cost_usd": 2, "max_turns": 5}),
         task(budget={"max_turns": 1}),
         task(needs=["other"]),
@@ -171,12 +183,13 @@ def test_what_can_be_launched_is_accepted(accepted: dict[str, Any]) -> None:
         ),
         (
             task(resources={"delegation": {"max_depth": 1, "max_children": 1}}),
-            "tasks.a.resources.delegation: no runtime lets a child delegate yet, write 'delegation: deny'",
+            "tasks.a.resources.delegation: a child delegates by the tool delegate, which only a model or a scripted "
+            "child can call, write 'delegation: deny'",
         ),
         (
             task(resources={"effects": "declared"}),
-            "tasks.a.resources.effects: no runtime records operations yet, so declared effects cannot be told from "
-            "undeclared ones, write 'effects: possible'",
+            "tasks.a.resources.effects: only calls of tools are recorded as operations, and this agent is a program "
+            "of its own, write 'effects: possible'",
         ),
         (
             task(acceptance=[CHECK, {"cel": "output.n > nothing"}]),

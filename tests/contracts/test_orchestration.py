@@ -252,7 +252,7 @@ def test_what_only_code_sets_and_what_does_not_exist_yet_cannot_be_set_from_a_fi
         "{objective: o, agent: {command: x}}",
         "{objective: o, agent: {command: []}}",
         "{objective: o, agent: {command: [x], function: 'm:f'}}",
-        "{objective: o, agent: {anthropic: {model: x}}}",
+        "{objective: o, agent: {anthropic: {modle: x}}}",
         "{objective: o, agent: {function: 'm:f'}, workspace: worktree}",
         "{objective: o, agent: {function: 'm:f'}, acceptance: [{command: x}]}",
         "{objective: o, agent: {function: 'm:f'}, acceptance: [{command: [x], of: y}]}",

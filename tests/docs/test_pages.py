@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_the_python_page_runs_and_goes_on_when_it_is_run_again(tmp_path: Path) -
 
 
 def test_the_orchestration_page_shows_a_file_that_would_be_launched(tmp_path: Path) -> None:
-    [text] = code_blocks("docs/orchestration.md", "yaml")
+    text, _ = code_blocks("docs/orchestration.md", "yaml")
     (tmp_path / "survey.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "files.schema.json").write_text('{"type": "object"}', encoding="utf-8")
     (tmp_path / "survey.py").write_text("def files(a): ...\ndef summary(a): ...\n", encoding="utf-8")
@@ -53,6 +54,15 @@ def test_the_orchestration_page_shows_a_file_that_would_be_launched(tmp_path: Pa
 
     assert plan.faults == []
     assert set(plan.terms) == {"files", "summary"}
+
+
+def test_the_orchestration_page_shows_a_model_that_would_be_launched(tmp_path: Path) -> None:
+    whole, model = code_blocks("docs/orchestration.md", "yaml")
+    head, _, _ = whole.partition("  files:\n")
+    task = "  files:\n    objective: o\n    acceptance: [{approval: Well?}]\n" + indent(model, "    ")
+    (tmp_path / "survey.yaml").write_text(head + task, encoding="utf-8")
+
+    assert plan_launch(Orchestration.from_file(tmp_path / "survey.yaml")).faults == []
 
 
 @pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))

@@ -1,0 +1,85 @@
+"""A model's turns as they are stored and paid for, whoever the provider is."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from contracts.base import StrictModel
+
+__all__ = ["CallRecord", "ModelCall", "ModelUsage", "StoredTurn", "ToolAnswer", "TurnResponse"]
+
+
+class ModelUsage(StrictModel):
+    """Tokens of one call. ``input_tokens`` is all input; cached reads and writes are parts of it.
+
+    Anthropic's count leaves cached input out and OpenAI's has it in; adapters normalise to this (as OpenTelemetry's
+    ``gen_ai.usage.*`` does).
+    """
+
+    input_tokens: int = Field(ge=0)
+    cached_input_tokens: int = Field(default=0, ge=0)
+    cache_write_tokens: int = Field(default=0, ge=0)
+    output_tokens: int = Field(ge=0)
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+class ModelCall(StrictModel):
+    """A tool call that a model asked for. ``arguments`` is None where they were not a JSON object; ``malformed`` then
+    says why. ``call_id`` is the provider's, made unique within its turn."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] | None
+    malformed: str = ""
+
+
+class TurnResponse(StrictModel):
+    """What a model answered. ``raw``: the provider's own content, to be sent back exactly as it came."""
+
+    text: str
+    calls: list[ModelCall]
+    stop: Literal["calls", "end", "length", "refusal", "pause", "other"]
+    model: str
+    """The model as the provider names it in its answer."""
+    provider_request_id: str | None = None
+    raw: list[Any]
+
+
+class ToolAnswer(StrictModel):
+    """What one call of a turn was answered."""
+
+    call_id: str
+    text: str
+    is_error: bool = False
+
+
+class CallRecord(StrictModel):
+    """One try to reach the model. ``billed``: whether the provider may charge for it."""
+
+    number: int
+    """Of the try, from 1, within its turn."""
+    started_at: str
+    elapsed_s: float
+    outcome: str
+    """``answered``, or what went wrong in a word: ``rate_limited``, ``overloaded``, ``dropped`` …"""
+    status: int | None = None
+    billed: Literal["yes", "no", "unknown"] = "no"
+
+
+class StoredTurn(StrictModel):
+    """A turn from the journal. ``answers`` is None while its tools have not all been answered."""
+
+    number: int
+    """From 1, within its conversation."""
+    request_digest: str
+    response: TurnResponse
+    usage: ModelUsage | None
+    cost_micro_usd: int | None
+    tries: list[CallRecord]
+    answers: list[ToolAnswer] | None
+    workspace_tree: str | None = None
