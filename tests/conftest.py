@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from sqlalchemy import create_engine, text
 
 from contracts.canonical import digest_of
@@ -23,6 +24,12 @@ from contracts.terms import Terms
 from coordinator.store import TaskStore, tables
 from coordinator.store.database import Blob, parse_url
 from coordinator.store.records import Claim, Ending, NewRun, NewTask, Question, Submission, Verdict
+
+pytest_plugins = ["tests.model_servers.fixtures"]
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -121,6 +128,14 @@ def clock() -> SettableClock:
     return SettableClock()
 
 
+def has_ended(pid: int) -> bool:
+    """Also of a process whose end nobody has taken notice of."""
+    try:
+        return " Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+
+
 @pytest.fixture(scope="session")
 def new_postgres_database() -> Iterator[Callable[[], str]]:
     """Makes an empty database on a real PostgreSQL server; gives its address."""
@@ -151,7 +166,7 @@ def new_postgres_database() -> Iterator[Callable[[], str]]:
     if pid is not None:
         os.kill(pid, signal.SIGQUIT)  # at once: nothing of it is kept
         for _ in range(600):
-            if server.get_pid() is None:
+            if has_ended(pid):
                 break
             time.sleep(0.05)
     shutil.rmtree(folder, ignore_errors=True)
