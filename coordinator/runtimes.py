@@ -18,7 +18,7 @@ from contracts.errors import Refused
 __all__ = ["load_agents"]
 
 _HOME = Path(__file__).resolve().parent.parent / "agents"
-_IN_ORDER_OF_NEED = ("processes", "broker", "runtimes")
+_IN_ORDER_OF_NEED = ("processes", "broker", "metering", "llm", "runtimes")
 _lock = Lock()
 _loaded: ModuleType | None = None
 

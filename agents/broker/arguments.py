@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
+from typing import Any
 
 from jsonschema import Draft202012Validator
-
-from contracts.tools import Tool, arguments_of
 
 __all__ = ["argument_faults"]
 
@@ -14,9 +14,9 @@ FAULTS_MAX = 5
 MESSAGE_CHARS_MAX = 300
 
 
-def argument_faults(tool: Tool, arguments: object) -> list[str]:
+def argument_faults(schema: Mapping[str, Any], arguments: object) -> list[str]:
     """What is wrong, as ``place: what``, for somebody who can mend it. At most ``FAULTS_MAX``."""
-    errors = islice(Draft202012Validator(arguments_of(tool)).iter_errors(arguments), FAULTS_MAX)
+    errors = islice(Draft202012Validator(schema).iter_errors(arguments), FAULTS_MAX)
     return [f"{error.json_path.removeprefix('$.')}: {_cut(error.message)}" for error in errors]
 
 

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,12 +15,26 @@ from agents.broker.diffs import workspace_diff
 from agents.broker.editing import edited
 from agents.broker.errors import ToolRefused
 from agents.broker.folder import LINK, Folder
+from agents.broker.mcp_tools import ToolServers
+from agents.broker.outside import COMMAND_TIMEOUT_S, Outside
 from agents.broker.searching import Expression
 from contracts.canonical import digest_of, sha256_digest, well_formed
-from contracts.ports import Clock, SourceFile, SourceReader, ToolCall
+from contracts.model_specs import mcp_server_of
+from contracts.ports import (
+    ChildEnd,
+    Clock,
+    CommandRunner,
+    Delegator,
+    Inbox,
+    Operations,
+    SourceFile,
+    SourceReader,
+    ToolCall,
+)
+from contracts.results import ProcessRecord
 from contracts.scopes import in_scope, matches
 from contracts.terms import Resources
-from contracts.tools import TOOLS
+from contracts.tools import AWAIT_CHILDREN, TOOLS, Tool, arguments_of
 
 __all__ = ["Broker", "Seen"]
 
@@ -31,8 +45,12 @@ RECORDED_CHARS_MAX = 1_000
 
 @dataclass(slots=True)
 class Seen:
-    """What a call that went well has shown: ``digest`` of its result, and path -> digest of the files it served."""
+    """What a call that went well has shown: ``digest`` of its result, and path -> digest of the files it served.
 
+    ``key``: names the call for ever, where the caller knows a name.
+    """
+
+    key: str | None = None
     digest: str | None = None
     served: dict[str, str] = field(default_factory=dict)
 
@@ -59,9 +77,26 @@ class Broker:
         clock: Clock,
         workspace: Path | None = None,
         on_call: Callable[[ToolCall], None] = lambda call: None,
+        runner: CommandRunner | None = None,
+        operations: Operations | None = None,
+        inbox: Inbox | None = None,
+        delegator: Delegator | None = None,
+        servers: ToolServers | None = None,
     ) -> None:
         """Raises ``ToolRefused`` when ``workspace`` is not a folder."""
-        self._granted = frozenset(resources.tools)
+        house = {name: tool for name, tool in TOOLS.items() if name in resources.tools}
+        if "delegate" in house:
+            house[AWAIT_CHILDREN.name] = AWAIT_CHILDREN
+        if "run_command" in house:
+            house["run_command"] = _with_commands(house["run_command"], resources.commands)
+        self._granted: Mapping[str, Tool | None] = {
+            **house,
+            **{name: None for name in resources.tools if mcp_server_of(name)},  # their servers know the rest
+        }
+        self._outside = Outside(
+            resources, clock=clock, runner=runner, operations=operations, inbox=inbox, delegator=delegator,
+            servers=servers,
+        )  # fmt: skip
         self._read_scope = resources.read_scope
         self._write_scope = resources.write_scope
         self._base = reader
@@ -79,7 +114,31 @@ class Broker:
             "write_file": self._write_file,
             "edit_file": self._edit_file,
             "git_diff": self._git_diff,
+            "run_command": self._run_command,
+            "request_approval": self._request_approval,
+            "delegate": self._delegate,
+            "await_children": self._await_children,
         }
+
+    def start_calls_anew(self, since_attempt: int) -> None:
+        """The result of this attempt was sent back: what was done outside until then may be done again."""
+        self._outside.since_attempt = since_attempt
+
+    def offered(self) -> list[dict[str, Any]]:
+        """``[{name, description, input_schema}]`` of the granted tools. Starts the servers that some of them need.
+
+        Raises ``ServerFailed``, or ``ToolRefused`` where servers cannot be used at all.
+        """
+        return [
+            {"name": name, "description": tool.summary, "input_schema": arguments_of(tool)}
+            if tool is not None
+            else self._outside.servers_for(name).tools()[name].document()
+            for name, tool in self._granted.items()
+        ]
+
+    def processes(self) -> Sequence[ProcessRecord]:
+        """The programs that ``run_command`` ran, and saw the end of."""
+        return tuple(self._outside.processes)
 
     def calls(self) -> Sequence[ToolCall]:
         with self._lock:
@@ -117,19 +176,49 @@ class Broker:
         diff: str = self.call("git_diff", {})
         return diff
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+    def run_command(self, command: Sequence[str], timeout_s: float | None = None) -> tuple[int | None, str]:
+        limit = {} if timeout_s is None else {"timeout_s": timeout_s}
+        end: tuple[int | None, str] = self.call("run_command", {"command": list(command), **limit})
+        return end
+
+    def request_approval(self, question: str) -> tuple[bool, str]:
+        answer: tuple[bool, str] = self.call("request_approval", {"question": question})
+        return answer
+
+    def delegate(self, delegation_id: str, objective: str, terms: Mapping[str, Any] | None = None) -> str:
+        said = {"delegation_id": delegation_id, "objective": objective}
+        task_id: str = self.call("delegate", said if terms is None else {**said, "terms": dict(terms)})
+        return task_id
+
+    def await_children(self, delegation_ids: Sequence[str]) -> list[ChildEnd]:
+        ends: list[ChildEnd] = self.call("await_children", {"delegation_ids": list(delegation_ids)})
+        return ends
+
+    def call_tool(self, name: str, arguments: Mapping[str, Any]) -> str:
+        if not mcp_server_of(name):
+            raise ToolRefused(f"{name!r:.100} names no tool of a server: mcp__SERVER__TOOL does")
+        text: str = self.call(name, arguments)
+        return text
+
+    def call(self, name: str, arguments: Mapping[str, Any], key: str | None = None) -> Any:
         """A tool by its name, as a model calls it. Neither the name nor the arguments need make sense.
 
-        Raises ``ToolRefused``, or ``OSError`` where a file is missing or cannot be used.
+        ``key`` names this very call of the task for ever, for a caller that makes it again after a takeover.
+
+        Raises ``ToolRefused``, or ``OSError`` where a file is missing or cannot be used; ``Unanswered``,
+        ``ServerFailed``, ``OutcomeUnknown``, and what the ports raise.
         """
         with self.recorded(name, arguments) as seen:
-            tool = TOOLS.get(name)
-            granted = ", ".join(name for name in TOOLS if name in self._granted) or "none"
-            if tool is None:
-                raise ToolRefused(f"no tool is called {name!r:.100} (granted: {granted})")
+            seen.key = key
             if name not in self._granted:
-                raise ToolRefused(f"the contract does not grant the tool {name} (granted: {granted})")
-            faults = argument_faults(tool, arguments)
+                granted = ", ".join(self._granted) or "none"
+                if name in TOOLS or name == AWAIT_CHILDREN.name:
+                    raise ToolRefused(f"the contract does not grant the tool {name} (granted: {granted})")
+                raise ToolRefused(f"no tool is called {name!r:.100} (granted: {granted})")
+            tool = self._granted[name]
+            if tool is None:
+                return self._call_server(seen, name, arguments)
+            faults = argument_faults(arguments_of(tool), arguments)
             if faults:
                 raise ToolRefused(f"the arguments of {name} are wrong: {'; '.join(faults)}")
             return self._bodies[name](seen, **arguments)
@@ -214,6 +303,38 @@ class Broker:
         seen.digest = sha256_digest(diff.encode())
         return diff
 
+    def _run_command(
+        self, seen: Seen, command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> tuple[int | None, str]:
+        self._workspace("run_command")
+        end = self._outside.run_command(seen.key, command, timeout_s)
+        seen.digest = sha256_digest(end[1].encode())
+        return end
+
+    def _request_approval(self, seen: Seen, question: str) -> tuple[bool, str]:
+        approved, message = self._outside.request_approval(question)
+        seen.digest = digest_of([approved, well_formed(message)])
+        return approved, message
+
+    def _delegate(self, seen: Seen, delegation_id: str, objective: str, terms: Mapping[str, Any] | None = None) -> str:
+        task_id = self._outside.delegate(delegation_id, objective, terms)
+        seen.digest = digest_of(task_id)
+        return task_id
+
+    def _await_children(self, seen: Seen, delegation_ids: Sequence[str]) -> list[ChildEnd]:
+        ends = self._outside.await_children(delegation_ids)
+        seen.digest = digest_of([asdict(end) for end in ends])
+        return ends
+
+    def _call_server(self, seen: Seen, name: str, arguments: object) -> str:
+        faults = argument_faults(self._outside.servers_for(name).tools()[name].checked_schema, arguments)
+        if faults:
+            raise ToolRefused(f"the arguments of {name} are wrong: {'; '.join(faults)}")
+        assert isinstance(arguments, Mapping)
+        text = self._outside.call_server(seen.key, name, arguments)
+        seen.digest = sha256_digest(text.encode())
+        return text
+
     def _tree(self) -> _Tree:
         tree = self._folder or self._base
         if tree is None:
@@ -239,6 +360,12 @@ class Broker:
         if not in_scope(self._write_scope, path):
             raise ToolRefused(f"{path!r:.300} is outside the write scope {self._write_scope}")
         return folder
+
+
+def _with_commands(tool: Tool, commands: Sequence[Sequence[str]]) -> Tool:
+    """What a model has to know to call it right."""
+    granted = "; ".join(json.dumps(words) for words in commands)
+    return tool._replace(summary=f"{tool.summary}; a command begins with exactly the words of one of these: {granted}")
 
 
 def _recordable(arguments: object) -> dict[str, Any]:

@@ -10,49 +10,69 @@ from pydantic import ValidationError
 
 from agents.broker.arguments import argument_faults
 from agents.broker.broker import Broker
-from agents.broker.errors import ToolRefused
+from agents.broker.errors import ServerFailed, ToolRefused, Unanswered
 from contracts.assignment import Assignment
-from contracts.canonical import well_formed
-from contracts.errors import CoordinatorError
+from contracts.canonical import sha256_digest, well_formed
+from contracts.errors import CoordinatorError, OperationUnsettled, StaleClaim, StoreUnavailable
 from contracts.evidence import EvidenceItem
+from contracts.ports import ChildEnd
 from contracts.results import Result
 from contracts.states import Outcome
-from contracts.tools import CONTROL_TOOLS, TOOLS, Tool, ToolReply, arguments_of
+from contracts.tools import CONTROL_TOOLS, Tool, ToolReply, arguments_of
 
 __all__ = ["ToolLoop"]
 
 REPLY_CHARS_MAX = 50_000
 MESSAGE_CHARS_MAX = 2_000
 
+ENDS_THE_ATTEMPT = (StaleClaim, StoreUnavailable, OperationUnsettled, ServerFailed)
+"""Nothing that a child could do would help: it is not answered, it ends."""
+
 
 class ToolLoop:
-    """Answers the calls of one attempt until ``result`` is there. For one thread.
+    """Answers the calls of one attempt until ``result`` is there. For one thread at a time.
 
-    Whatever is wrong with a call is an answer that says so, never an exception.
+    Whatever is wrong with a call is an answer that says so, never an exception; except for what ends the attempt:
+    ``StaleClaim``, ``StoreUnavailable``, ``OperationUnsettled``, ``ServerFailed``.
     """
 
     def __init__(self, assignment: Assignment, broker: Broker) -> None:
         self._assignment = assignment
         self._broker = broker
-        self._granted = [TOOLS[name] for name in assignment.contract["resources"]["tools"] if name in TOOLS]
         self._control = {**CONTROL_TOOLS, "submit_result": _submitting(assignment.contract)}
+        self._tools: list[dict[str, Any]] | None = None
         self.result: Result | None = None
-        """What was handed in by an accepted ``submit_result``."""
+        """What was handed in by an accepted ``submit_result``, or *blocked* with the question that nobody has answered
+        yet."""
 
     def tools(self) -> list[dict[str, Any]]:
-        """``[{name, description, input_schema}]`` of the granted tools, then of those that need no grant."""
-        return [
-            {"name": tool.name, "description": tool.summary, "input_schema": arguments_of(tool)}
-            for tool in (*self._granted, *self._control.values())
-        ]
+        """``[{name, description, input_schema}]`` of the granted tools, then of those that need no grant; the same
+        each time.
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolReply:
-        """One call. A result that is too long is cut with a note; the record has the digest of the whole."""
+        The first time it starts the servers that some tools need, and blocks for as long. Raises ``ServerFailed``.
+        """
+        if self._tools is None:
+            self._tools = self._broker.offered() + [
+                {"name": tool.name, "description": tool.summary, "input_schema": arguments_of(tool)}
+                for tool in self._control.values()
+            ]
+        return self._tools
+
+    def call(self, name: str, arguments: Mapping[str, Any], key: str | None = None) -> ToolReply:
+        """One call; ``key`` names it for ever, as in ``Broker.call``.
+
+        A result that is too long is cut with a note, and the whole is kept as the artifact that the note names.
+        """
         name = name if isinstance(name, str) else repr(name)
         try:
             if self.result is not None or name in self._control:
                 return ToolReply(self._say(name, arguments))
-            return ToolReply(_as_text(self._broker.call(name, arguments)))
+            return ToolReply(self._shown(name, self._broker.call(name, arguments, key)))
+        except Unanswered as error:
+            self.result = self._assignment.blocked(error.question)
+            return _wrong(str(error))
+        except ENDS_THE_ATTEMPT:
+            raise
         except CoordinatorError as error:
             return _wrong(str(error))
         except FileNotFoundError as error:
@@ -60,11 +80,32 @@ class ToolLoop:
         except Exception as error:
             return _wrong(f"{type(error).__name__}: {error}")
 
+    def _shown(self, tool: str, value: Any) -> str:
+        if isinstance(value, list) and tool != "await_children":
+            text, shown = _whole_items(value)
+            if shown == len(value):
+                return text
+            kept = self._kept(tool, "[" + ",\n ".join(_json(item) for item in value) + "]")
+            return f"{text}\n[cut here: these are the first {shown:,} of {len(value):,} items; {kept}; ask for less]"
+        text = well_formed(_as_text(tool, value)) or "(empty)"
+        if len(text) <= REPLY_CHARS_MAX:
+            return text
+        kept, half = self._kept(tool, text), REPLY_CHARS_MAX // 2
+        more = "; search_code finds lines in it" if tool == "read_file" else ""
+        note = f"[cut here: {len(text) - 2 * half:,} of {len(text):,} characters are left out; {kept}{more}]"
+        return f"{text[:half]}\n{note}\n{text[-half:]}"
+
+    def _kept(self, tool: str, text: str) -> str:
+        """Keep the whole of a result, and say where. The name is made from the text: the same one means the same."""
+        name = f"result-of-{tool}-{sha256_digest(text.encode()).removeprefix('sha256:')[:12]}.txt"
+        self._assignment.artifact(name, text)
+        return f"the whole is kept as the artifact {name}"
+
     def _say(self, name: str, arguments: Mapping[str, Any]) -> str:
         with self._broker.recorded(name, arguments):
             if self.result is not None:
                 raise ToolRefused("the result was handed in already: the work is over, and no further call is served")
-            faults = argument_faults(self._control[name], arguments)
+            faults = argument_faults(arguments_of(self._control[name]), arguments)
             if faults:
                 raise ToolRefused(f"the arguments of {name} are wrong: {'; '.join(faults)}")
             return self._sayings[name](self, arguments)
@@ -119,36 +160,49 @@ def _submitting(contract: Mapping[str, Any]) -> Tool:
     return tool._replace(properties={**tool.properties, "outcome": {"enum": outcomes}, "evidence": evidence})
 
 
-def _as_text(value: object) -> str:
-    if value is None:
-        return "done"
-    if isinstance(value, str):
-        return _cut(value) if value else "(empty)"
-    assert isinstance(value, Sequence), type(value)
-    return _list_as_text(value)
+def _as_text(tool: str, value: Any) -> str:
+    match tool:
+        case "run_command":
+            exit_status, output = value
+            how = f"exit status {exit_status}" if exit_status is not None else "no exit status"
+            return f"{how}\n{output}" if output else f"{how}; it wrote nothing"
+        case "request_approval":
+            approved, message = value
+            return f"{'approved' if approved else 'rejected'}{': ' if message else ''}{message}"
+        case "delegate":
+            return f"delegated as the task {value}; await_children gives its result"
+        case "await_children":
+            return "\n".join(_json(_end_document(end)) for end in value)
+    assert value is None or isinstance(value, str), type(value)
+    return "done" if value is None else value
 
 
-def _cut(text: str) -> str:
-    if len(text) <= REPLY_CHARS_MAX:
-        return text
-    what = f"these are the first {REPLY_CHARS_MAX:,} of {len(text):,} characters; search_code finds lines in the rest"
-    return f"{text[:REPLY_CHARS_MAX]}\n[cut here: {what}]"
+def _end_document(end: ChildEnd) -> dict[str, Any]:
+    return {
+        "delegation_id": end.delegation_id,
+        "end": end.word,
+        "reason": end.reason,
+        "output": end.output,
+        "artifacts": dict(end.artifacts),
+        "gaps": list(end.gaps),
+    }
 
 
-def _list_as_text(items: Sequence[Any]) -> str:
-    """JSON, an item a line, whole items only."""
+def _json(value: Any) -> str:
+    return well_formed(json.dumps(value, ensure_ascii=False))
+
+
+def _whole_items(items: Sequence[Any]) -> tuple[str, int]:
+    """JSON, an item a line, as many whole items as there is room for; and how many these are."""
     lines: list[str] = []
     chars = 0
     for item in items:
-        line = well_formed(json.dumps(item, ensure_ascii=False))
+        line = _json(item)
         chars += len(line) + 2
         if chars > REPLY_CHARS_MAX:
             break
         lines.append(line)
-    text = "[" + ",\n ".join(lines) + "]"
-    if len(lines) < len(items):
-        text += f"\n[cut here: these are the first {len(lines):,} of {len(items):,} items; ask for less at a time]"
-    return text
+    return "[" + ",\n ".join(lines) + "]", len(lines)
 
 
 def _faults(error: ValidationError, place: str) -> list[str]:

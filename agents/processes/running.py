@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 
 from agents.processes.capture import Capture, LiveFile
 from contracts.ports import CancelSignal
+from contracts.steps import reached
 
 __all__ = ["ProcessEnd", "ProcessSpec", "run_process"]
 
@@ -136,6 +137,7 @@ class _Run:
         finally:
             self._stdout.finish()
             self._stderr.finish()
+        reached("program_gone")
         return self._describe()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -214,6 +216,7 @@ class _Run:
                 self._over.set()
             else:
                 self._started = True
+                reached("program_started")
                 self._heard()
                 self._overdue_at = self._heard_at + self._spec.timeout_s + self._spec.grace_s + MARGIN_S
                 if self._stop_word:  # it may have been read together with the word before it

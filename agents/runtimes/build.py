@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from agents.llm import ModelRuntime
 from agents.runtimes.command import CommandRuntime, Place
 from agents.runtimes.function import FunctionRuntime
+from agents.runtimes.rendering import render_assignment
 from agents.runtimes.scripted import ScriptedRuntime
 from contracts.assignment import Assignment
+from contracts.errors import Refused
 from contracts.results import ProcessRecord, Result
-from contracts.terms import AgentSpec
+from contracts.terms import AgentSpec, ModelSpec
 
 __all__ = ["Runtime", "build_runtime"]
 
@@ -40,7 +44,7 @@ def build_runtime(
     """The runtime of an agent.
 
     ``pins`` maps a name of the input snapshot to its digest; ``pinned_file`` gives the path of a pinned file's exact
-    bytes; ``place`` is where a program lives.
+    bytes; ``place`` is where a program lives. Raises ``Refused`` when a model's key is missing here.
     """
     match agent.kind:
         case "function":
@@ -51,3 +55,15 @@ def build_runtime(
             assert agent.command is not None
             argv = [str(pinned_file(argument)) if argument in pins else argument for argument in agent.command]
             return CommandRuntime(argv, agent.command, place)
+        case "anthropic" | "openai":
+            assert agent.model is not None
+            return ModelRuntime(agent.model, agent.kind, _key_of(agent.model), render_assignment)
+
+
+def _key_of(spec: ModelSpec) -> str:
+    if spec.api_key_env is None:
+        return "no-key-needed"  # the SDKs ask for one all the same
+    key = os.environ.get(spec.api_key_env)
+    if not key:
+        raise Refused(f"the environment variable {spec.api_key_env}, with the key for {spec.model}, is not set")
+    return key

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agents.broker import Unanswered
 from agents.runtimes.errors import NoResult
 from agents.runtimes.loading import load_callable
 from agents.runtimes.threads import exited, in_own_thread
@@ -42,13 +43,15 @@ class FunctionRuntime:
         return cls(lambda: load_callable(agent, pins=pins, pinned_file=pinned_file))
 
     async def run(self, assignment: Assignment) -> Result:
-        value = await in_own_thread(self._start, assignment)
-        if isinstance(value, _OnTheLoop):
-            self.stoppable = True
-            try:
+        try:
+            value = await in_own_thread(self._start, assignment)
+            if isinstance(value, _OnTheLoop):
+                self.stoppable = True
                 value = await value.function(assignment)
-            except SystemExit as error:  # the loop would pass it on, and end the worker
-                raise exited(error) from error
+        except Unanswered as error:
+            return assignment.blocked(error.question)
+        except SystemExit as error:  # the loop would pass it on, and end the worker
+            raise exited(error) from error
         return _checked(value)
 
     def _start(self, assignment: Assignment) -> Any:

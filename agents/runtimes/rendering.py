@@ -16,22 +16,28 @@ __all__ = ["render_assignment"]
 BLOCK_CHARS_MAX = 100_000
 
 
-def render_assignment(assignment: Assignment) -> str:
-    """The same text for the same assignment.
+def render_assignment(assignment: Assignment, instructions: str | None = None) -> str:
+    """The same text for the same assignment. ``instructions``: of the agent, beside those of the contract.
 
     Data cannot leave its frame: it is JSON whose every line gets a mark in front, so that no line of it can pass for
     one of ours, and the frame's own lines carry a word made from the data, which the data could not know.
     """
     blocks = list(_blocks(assignment))
     word = hashlib.sha256("\0".join(text for block in blocks for text in block).encode()).hexdigest()[:16]
-    parts = [_instructions(assignment), _about_data(word)] if blocks else [_instructions(assignment)]
+    said = _instructions(assignment, instructions)
+    parts = [said, _about_data(word)] if blocks else [said]
     for title, text in blocks:
         parts.append("\n".join([f"===== data {word}: {title}", *_quoted(text), f"===== end of data {word}"]))
     return "\n\n".join(parts) + "\n"
 
 
-def _instructions(assignment: Assignment) -> str:
+def _instructions(assignment: Assignment, instructions: str | None) -> str:
     contract = {key: value for key, value in assignment.contract.items() if key != "inputs"}
+    if instructions:  # they are said once
+        contract["agent"] = {
+            kind: {**spec, "instructions": "those above"} if isinstance(spec, dict) else spec
+            for kind, spec in contract["agent"].items()
+        }
     max_turns = contract["budget"].get("max_turns")
     lines = [
         "You are a child run with a delegation contract. You work on one task only, by calling tools, and you end it "
@@ -43,6 +49,7 @@ def _instructions(assignment: Assignment) -> str:
         "",
         well_formed(assignment.objective),
         "",
+        *(["# How to work", "", well_formed(instructions), ""] if instructions else []),
         "# Rules",
         "",
         "- The contract below is binding. A call outside its tools, read scope or write scope is refused and recorded.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 from contracts.assignment import Assignment
+from contracts.canonical import sha256_digest
 from contracts.delegation import Binding, render_contract
-from contracts.ports import SourceFile
+from contracts.errors import OperationUnsettled, Refused
+from contracts.ports import ArtifactRef, ChildEnd, SourceFile
 from contracts.terms import Terms
 from coordinator.runtimes import load_agents
 
@@ -63,6 +66,89 @@ class Stop:
         self.event.set()
 
 
+class Artifacts:
+    """Implements ``contracts.ports.ArtifactStore``."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def put(self, name: str, data: bytes, media_type: str) -> ArtifactRef:
+        digest = sha256_digest(data)
+        self.kept[digest] = data
+        return ArtifactRef(name, digest, len(data), media_type)
+
+    def get(self, digest: str) -> bytes:
+        return self.kept[digest]
+
+
+class Programs:
+    """Implements ``contracts.ports.CommandRunner``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ran: list[tuple[list[str], float]] = []
+
+    def __call__(self, argv: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
+        self.ran.append((list(argv), timeout_s))
+        try:
+            done = subprocess.run(
+                argv, cwd=self.folder, timeout=timeout_s, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                errors="surrogateescape", check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return None, "it took too long"
+        return done.returncode, done.stdout
+
+
+class OperationsOfOneTask:
+    """Implements ``contracts.ports.Operations``: what was sent stays known, whichever attempt asks."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, tuple[str, str]] = {}
+
+    def run(self, key: str, tool: str, arguments: Mapping[str, Any], send: Callable[[], str]) -> str:
+        state, text = self.states.get(key, ("", ""))
+        if state == "sent":
+            raise OperationUnsettled(f"{tool} was sent, and nobody knows what came of it")
+        if state == "failed":
+            raise Refused(text)
+        if not state:
+            self.states[key] = ("sent", "")
+            try:
+                text = send()
+            except OperationUnsettled:
+                raise
+            except Exception as error:
+                self.states[key] = ("failed", str(error))
+                raise
+            self.states[key] = ("succeeded", text)
+        return text
+
+
+class People:
+    """Implements ``contracts.ports.Inbox``."""
+
+    def __init__(self, **answers: tuple[bool, str]) -> None:
+        self.answers = answers
+
+    def answer_to(self, question: str) -> tuple[bool, str] | None:
+        return self.answers.get(question)
+
+
+class Children:
+    """Implements ``contracts.ports.Delegator``."""
+
+    def __init__(self) -> None:
+        self.terms: dict[str, Mapping[str, Any]] = {}
+
+    def delegate(self, delegation_id: str, terms: Mapping[str, Any]) -> str:
+        self.terms[delegation_id] = terms
+        return f"task-{delegation_id}"
+
+    def wait(self, delegation_ids: Sequence[str]) -> Sequence[ChildEnd]:
+        return [ChildEnd(name, "accepted", "", {"of": name}, {"log": "sha256:1"}, ["a gap"]) for name in delegation_ids]
+
+
 @pytest.fixture
 def ws(tmp_path: Path) -> Path:
     """An empty workspace; what lies beside it is out of reach."""
@@ -76,7 +162,10 @@ MakeBroker = Callable[..., Broker]
 
 @pytest.fixture
 def make_broker(ws: Path) -> MakeBroker:
-    """``make_broker(*tools, read=[…], write=[…], base={path: bytes}, workspace=True)``; no tools named: all of them."""
+    """``make_broker(*tools, read=[…], write=[…], base={path: bytes}, workspace=True)``; no tools named: all of them.
+
+    ``grant``: more of the resources; anything else goes to the broker.
+    """
 
     def make(
         *tools: str,
@@ -85,6 +174,7 @@ def make_broker(ws: Path) -> MakeBroker:
         base: Mapping[str, bytes] | None = None,
         modes: Mapping[str, str] | None = None,
         workspace: Path | bool = True,
+        grant: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Broker:
         from contracts.tools import TOOLS
@@ -92,7 +182,10 @@ def make_broker(ws: Path) -> MakeBroker:
         terms = Terms.model_validate(
             {
                 "task_id": "one", "contract_version": 1, "objective": "x", "workspace": "directory",
-                "resources": {"tools": list(tools or TOOLS), "read_scope": list(read), "write_scope": list(write)},
+                "resources": {
+                    "tools": list(tools or TOOLS), "read_scope": list(read), "write_scope": list(write),
+                    **(grant or {}),
+                },
             }
         )  # fmt: skip
         tree = PinnedTree(dict(base or {}), dict(modes or {}))
@@ -114,12 +207,11 @@ def make_assignment(make_broker: MakeBroker) -> MakeAssignment:
         binding = Binding(
             child_run_id="child-1", parent_run_id="run", delegation_id="d-1", parent_state_version=1, claim_generation=1
         )
-        unused: Any = None
         values: dict[str, Any] = {
             "run_id": "run", "task_id": "one", "child_run_id": "child-1", "attempt": 1, "generation": 1,
             "contract": render_contract(full, binding), "objective": full.objective, "inputs": dict(full.inputs),
             "needs": {}, "feedback": None, "answers": (), "left_out": (), "deadline_at": NOW,
-            "tools": broker or make_broker(*full.resources.tools), "cancel": Stop(), "artifacts": unused,
+            "tools": broker or make_broker(*full.resources.tools), "cancel": Stop(), "artifacts": Artifacts(),
         }  # fmt: skip
         return Assignment(**{**values, **fields})
 

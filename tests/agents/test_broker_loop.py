@@ -135,20 +135,29 @@ def test_a_long_text_is_cut_with_a_note_and_its_record_has_the_digest_of_the_who
     loop = make_loop()
     reply = loop.call("read_file", {"path": "f"})
     assert not reply.is_error
-    shown, _, note = reply.text.rpartition("\n")
-    assert shown == text[:50_000]
-    assert note.startswith("[cut here: these are the first 50,000 of 98,890 characters")
+    head, note, tail = reply.text.partition("\n[cut here: 48,890 of 98,890 characters are left out; ")
+    assert note
+    kept, _, tail = tail.partition("; search_code finds lines in it]\n")
+    assert (head, tail) == (text[:25_000], text[-25_000:])
+    [artifact] = loop._assignment.partial().artifacts
+    assert kept == f"the whole is kept as the artifact {artifact.name}"
+    assert loop._assignment.artifacts.get(artifact.digest) == text.encode()
     assert loop._broker.calls()[0].result_digest == sha256_digest(text.encode())
     assert loop._broker.read_set() == {"f": sha256_digest(text.encode())}
 
 
 def test_a_long_list_is_cut_between_items(make_loop: MakeLoop, ws: Path) -> None:
     (ws / "f").write_text("x" * 900 + "\n" + "needle needle needle\n" * 2000)
-    reply = make_loop().call("search_code", {"pattern": "."})
+    loop = make_loop()
+    reply = loop.call("search_code", {"pattern": "."})
     listed, note = reply.text.split("\n[cut here: ")
     items = json.loads(listed)
-    assert note == f"these are the first {len(items):,} of 2,001 items; ask for less at a time]"
+    [artifact] = loop._assignment.partial().artifacts
+    kept = f"the whole is kept as the artifact {artifact.name}"
+    assert note == f"these are the first {len(items):,} of 2,001 items; {kept}; ask for less]"
     assert 500 < len(items) < 2000
+    whole = json.loads(loop._assignment.artifacts.get(artifact.digest))
+    assert (whole[: len(items)], len(whole)) == (items, 2001)
 
 
 FULL = {

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,9 @@ CALLS: dict[str, Callable[[Broker], Any]] = {
     "write_file": lambda tools: tools.write_file("f", "new"),
     "edit_file": lambda tools: tools.edit_file("f", "text", "new"),
     "git_diff": lambda tools: tools.git_diff(),
+    "run_command": lambda tools: tools.run_command(["true"]),
+    "request_approval": lambda tools: tools.request_approval("Well?"),
+    "delegate": lambda tools: tools.delegate("part", "Do a part."),
 }
 
 
@@ -38,11 +42,17 @@ def test_each_tool_works_when_it_alone_is_granted_and_is_refused_when_it_alone_i
     make_broker: MakeBroker, ws: Path, tool: str
 ) -> None:
     (ws / "f").write_text("text")
-    without = make_broker(*(other for other in TOOLS if other != tool))
+    ports: dict[str, Any] = {
+        "grant": {"commands": [["true"]]},
+        "runner": lambda argv, timeout_s: (0, ""),
+        "inbox": SimpleNamespace(answer_to=lambda question: (True, "")),
+        "delegator": SimpleNamespace(delegate=lambda delegation_id, terms: "task"),
+    }
+    without = make_broker(*(other for other in TOOLS if other != tool), **ports)
     with pytest.raises(ToolRefused, match=f"does not grant the tool {tool} "):
         CALLS[tool](without)
     assert (ws / "f").read_text() == "text"
-    alone = make_broker(tool)
+    alone = make_broker(tool, **ports)
     CALLS[tool](alone)
     assert [(call.tool, call.ok) for broker in (without, alone) for call in broker.calls()] == [
         (tool, False),
@@ -51,7 +61,7 @@ def test_each_tool_works_when_it_alone_is_granted_and_is_refused_when_it_alone_i
     assert (alone.calls()[0].result_digest or "").startswith("sha256:")
 
 
-@pytest.mark.parametrize("tool", ["write_file", "edit_file", "git_diff"])
+@pytest.mark.parametrize("tool", ["write_file", "edit_file", "git_diff", "run_command"])
 def test_without_a_workspace_nothing_is_written(make_broker: MakeBroker, tool: str) -> None:
     with pytest.raises(ToolRefused, match=f"{tool} needs a workspace"):
         CALLS[tool](make_broker(base={"f": b"text"}, workspace=False))

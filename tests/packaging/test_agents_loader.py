@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 LOAD = "import sys; from coordinator.runtimes import load_agents; ours = load_agents()\n"
+NAMES = ("processes", "broker", "metering", "llm", "runtimes")
 TRAP = "raise SystemExit('the foreign package ran')"
 
 
@@ -35,7 +36,7 @@ def home(tmp_path: Path, root: Path) -> Path:
     home = tmp_path / "home"
     for file in ("coordinator/runtimes.py", "contracts/errors.py"):
         write(home / file, (root / file).read_text())
-    for package in ("coordinator", "contracts", "agents/processes", "agents/broker", "agents/runtimes"):
+    for package in ("coordinator", "contracts", *(f"agents/{name}" for name in NAMES)):
         write(home / package / "__init__.py")
     return home
 

@@ -1,0 +1,227 @@
+"""A conversation goes on from what the journal holds: nothing that is stored is asked for again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agents.broker import Broker
+from contracts.assignment import Feedback
+from contracts.states import Outcome
+from contracts.steps import watched
+from contracts.terms import Terms
+from contracts.turns import StoredTurn
+from tests.agents.conftest import PinnedTree
+from tests.agents.llm.conftest import MemoryJournal, MemoryMeter
+from tests.model_servers.script import Call, Reply, Say, Think, Wire
+
+if TYPE_CHECKING:
+    from tests.agents.llm.conftest import Stage
+
+Form = tuple[str, bool]
+SUBMIT = Call("submit_result", {"outcome": "completed", "output": 1})
+ANSWERS = (
+    Reply((Think("a"), Call("read_file", {"path": "a.txt"}), Call("note_gap", {"text": "b.txt is not read"}))),
+    Reply((Say("hm"),)),
+    Reply((Call("note_assumption", {"text": "all is well"}), SUBMIT)),
+)
+
+
+class Killed(BaseException):
+    """In place of the death of the process."""
+
+
+STEPS = ["model_charged", "model_answered", "turn_answered", "turn_finished"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("turn", [1, 2, 3])
+def test_killed_between_any_two_steps_the_next_holder_repeats_at_most_one_request(
+    stage: Stage, step: str, turn: int
+) -> None:
+    stage.server.by_turn(*ANSWERS)
+    journal, meter = MemoryJournal(), MemoryMeter()
+    left = turn
+
+    def kill(reached: str, _task: str | None, _attempt: int | None) -> None:
+        nonlocal left
+        left -= reached == step
+        if reached == step and left == 0:
+            raise Killed
+
+    with watched(kill), pytest.raises(Killed):
+        stage.play("messages", journal=journal, meter=meter)
+    before = len(stage.server.requests)
+    played = stage.play("messages", journal=MemoryJournal(list(journal.stored.values())), meter=meter)
+    assert played.result.outcome is Outcome.COMPLETED
+    assert played.result.gaps == ["b.txt is not read"]
+    assert played.result.assumptions == ["all is well"]
+    assert before == (turn if step != "model_charged" else turn - 1)
+    assert len(stage.server.requests) == (4 if step == "model_answered" else 3)
+    # Of the one that was charged and not settled, nobody knows whether it was made.
+    assert len(meter.open) == (1 if step in ("model_charged", "model_answered") else 0)
+
+
+def test_a_continued_conversation_is_the_same_conversation(stage: Stage, form: Form) -> None:
+    stage.server.by_turn(*ANSWERS)
+    deadline_at = datetime.now(UTC) + timedelta(hours=1)
+    whole = stage.play(*form, deadline_at=deadline_at)
+    digests = [turn.request_digest for turn in whole.journal.stored.values()]
+    assert len(set(digests)) == 3
+    for stored in (1, 2):
+        kept = [turn for number, turn in whole.journal.stored.items() if number <= stored]
+        again = stage.play(*form, journal=MemoryJournal(kept), deadline_at=deadline_at)
+        assert again.journal.stored[stored + 1].request_digest == digests[stored]
+
+
+def test_a_turn_whose_calls_were_not_all_answered_has_them_run_without_a_new_request(stage: Stage, form: Form) -> None:
+    stage.server.by_turn(*ANSWERS)
+    whole = stage.play(*form)
+    unfinished = whole.journal.stored[1].model_copy(update={"answers": None})
+    asked = len(stage.server.requests)
+    again = stage.play(*form, journal=MemoryJournal([unfinished]))
+    assert again.result.outcome is Outcome.COMPLETED
+    assert again.journal.steps[0] == "finished 1"
+    assert len(stage.server.requests) == asked + 2
+
+
+def test_a_result_that_was_handed_in_and_not_submitted_is_the_result(stage: Stage, form: Form) -> None:
+    stage.server.by_turn(*ANSWERS)
+    whole = stage.play(*form)
+    asked = len(stage.server.requests)
+    again = stage.play(*form, journal=MemoryJournal(list(whole.journal.stored.values())))
+    assert again.result == whole.result
+    assert len(stage.server.requests) == asked
+
+
+def test_a_result_that_was_sent_back_is_worked_on(stage: Stage, form: Form) -> None:
+    stage.server.by_turn(*ANSWERS, Reply((Call("submit_result", {"outcome": "completed", "output": 2}),)))
+    whole = stage.play(*form)
+    feedback = Feedback(1, "not good enough", [], "sha256:" + "0" * 64)
+    again = stage.play(*form, journal=MemoryJournal(list(whole.journal.stored.values())), feedback=feedback)
+    assert again.result.output == 2
+    assert "was not the end" in stage.server.requests[-1].asked.text
+
+
+def test_a_question_that_was_answered_is_not_asked_again(stage: Stage, form: Form) -> None:
+    stage.server.by_turn(
+        Reply((Call("submit_result", {"outcome": "blocked", "question": "May I?"}),)), Reply((SUBMIT,))
+    )
+    blocked = stage.play(*form)
+    assert blocked.result.outcome is Outcome.BLOCKED
+    again = stage.play(*form, journal=MemoryJournal(list(blocked.journal.stored.values())))
+    assert again.result.outcome is Outcome.COMPLETED
+
+
+def test_turns_of_before_count(stage: Stage) -> None:
+    stage.server.by_turn(*ANSWERS)
+    whole = stage.play()
+    kept: list[StoredTurn] = [whole.journal.stored[1], whole.journal.stored[2]]
+    again = stage.play(journal=MemoryJournal(kept), budget={"max_turns": 2})
+    assert again.result.outcome is Outcome.PARTIAL
+    assert again.result.gaps == ["b.txt is not read"]
+    assert len(stage.server.requests) == 3
+
+
+def test_cancelled_while_a_tool_runs_it_ends_when_the_tool_has_ended(stage: Stage) -> None:
+    """What runs in a thread cannot be stopped; so nothing of the child is left once `run` has ended."""
+    stage.server.reply(Call("read_file", {"path": "a.txt"}))
+    inside, go_on, over = threading.Event(), threading.Event(), threading.Event()
+
+    class SlowTree(PinnedTree):
+        def read_bytes(self, path: str) -> bytes:
+            inside.set()
+            go_on.wait(20)
+            over.set()
+            return super().read_bytes(path)
+
+    resources = Terms.model_validate(
+        {"task_id": "one", "contract_version": 1, "objective": "x", "resources": {"tools": ["read_file"]}}
+    ).resources
+    slow = Broker(resources, SlowTree({"a.txt": b"alpha"}), clock=lambda: datetime.now(UTC))
+    runtime, assignment = stage.runtime("messages", True), stage.assignment(broker=slow)
+
+    async def scenario() -> None:
+        work = asyncio.ensure_future(runtime.run(assignment))
+        assert await asyncio.to_thread(inside.wait, 20)
+        work.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not work.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert over.is_set()
+
+    asyncio.run(scenario())
+    assert [call.tool for call in slow.calls()] == ["read_file"]
+
+
+def test_cancelled_while_the_model_thinks_the_request_ends_and_stays_charged(stage: Stage, form: Form) -> None:
+    asked = threading.Event()
+
+    def answer(_request: object) -> Reply:
+        asked.set()
+        return Reply((SUBMIT,), wire=Wire(first_byte_after_s=60))
+
+    stage.server.choose(answer)
+    runtime, meter = stage.runtime(*form), MemoryMeter()
+    assignment = stage.assignment(meter=meter)
+
+    async def scenario() -> None:
+        work = asyncio.ensure_future(runtime.run(assignment))
+        assert await asyncio.to_thread(asked.wait, 20)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    asyncio.run(scenario())
+    assert len(meter.open) == 1
+    assert meter.settled == []
+
+
+def test_told_to_stop_it_stops_between_two_steps(stage: Stage) -> None:
+    assignment = stage.assignment()
+    stage.server.by_turn(*ANSWERS)
+
+    def stop(step: str, *_: object) -> None:
+        if step == "turn_finished":
+            assignment.cancel.set("the worker is leaving")  # type: ignore[attr-defined]
+
+    with watched(stop):
+        played = asyncio.run(stage.start(stage.runtime("messages", True), assignment))
+    assert played.result.outcome is Outcome.CANCELLED
+    assert played.journal.steps == ["answered 1", "finished 1"]
+
+
+def test_a_call_that_is_made_again_has_the_name_that_it_had(stage: Stage, form: Form) -> None:
+    """By it an effect is known to have happened already; a conversation that starts afresh has other names."""
+    stage.server.by_turn(Reply((Call("list_files", {}), Call("list_files", {}))), Reply((SUBMIT,)))
+
+    def keys(**fields: Any) -> list[str]:
+        assignment = stage.assignment(workspace=False, **fields)
+        broker = assignment.tools
+        assert isinstance(broker, Broker)
+        given: list[str] = []
+        serve = broker.call
+
+        def call(name: str, arguments: Any, key: str | None = None) -> Any:
+            given.append(str(key))
+            return serve(name, arguments, key)
+
+        broker.call = call  # type: ignore[method-assign]
+        asyncio.run(stage.start(stage.runtime(*form), assignment))
+        return given
+
+    journal = MemoryJournal()
+    first = keys(journal=journal)
+    assert len(set(first)) == 2
+    unfinished = journal.stored[1].model_copy(update={"answers": None})
+    assert keys(journal=MemoryJournal([unfinished])) == first
+    afresh = MemoryJournal()
+    afresh.conversation = 2
+    assert not set(keys(journal=afresh)) & set(first)

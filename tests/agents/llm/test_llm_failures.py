@@ -1,0 +1,249 @@
+"""What servers do wrong, and who pays for it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from agents.llm.failures import CallFailed, status_failure
+from agents.llm.retrying import with_retries
+from contracts.ports import Worst
+from contracts.states import Outcome
+from tests.model_servers.script import Call, Failure, Raw, Reply, Say, Usage, Wire
+
+if TYPE_CHECKING:
+    from tests.agents.llm.conftest import Stage
+
+SUBMIT = Call("submit_result", {"outcome": "completed"})
+Form = tuple[str, bool]
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
+def test_what_may_pass_is_tried_again_and_costs_nothing(stage: Stage, status: int) -> None:
+    stage.server.send(Failure(status), Failure(status), Reply((SUBMIT,), usage=Usage(input=100, output=10)))
+    played = stage.play()
+    assert played.result.outcome is Outcome.COMPLETED
+    assert [(record.status, record.billed) for record in played.journal.stored[1].tries] == [
+        (status, "no"), (status, "no"), (None, "yes"),
+    ]  # fmt: skip
+    assert played.meter.reserved_before == [0, 1, 2]
+    assert played.meter.open == {}
+    assert played.meter.charged == Worst(450, 110)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (400, "bad request (HTTP 400)"), (401, "unauthorized (HTTP 401)"), (403, "forbidden (HTTP 403)"),
+        (404, "not found (HTTP 404)"), (413, "too large (HTTP 413)"), (422, "refused (HTTP 422)"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("api", ["messages", "responses", "chat"])
+def test_what_will_not_pass_fails_at_once_in_one_line(stage: Stage, api: str, status: int, said: str) -> None:
+    stage.server.fail(status)
+    played = stage.play(api)
+    assert played.result.outcome is Outcome.FAILED
+    assert played.result.message.startswith(f"the model could not be asked: {said}: ")
+    assert "\n" not in played.result.message
+    assert len(stage.server.requests) == 1
+    assert played.meter.charged == Worst(0, 0)
+
+
+def test_a_quota_that_is_used_up_is_not_waited_for(stage: Stage) -> None:
+    stage.server.fail(429, code="insufficient_quota")
+    assert stage.play("responses").result.outcome is Outcome.FAILED
+    assert len(stage.server.requests) == 1
+
+
+def test_tries_are_few(stage: Stage, form: Form) -> None:
+    stage.server.choose(lambda request: Failure(529))
+    played = stage.play(*form)
+    assert played.result.outcome is Outcome.FAILED
+    assert "overloaded (HTTP 529)" in played.result.message
+    assert len(stage.server.requests) == len(played.meter.reserved_before) == 6
+
+
+Cut = Literal["no_bytes", "no_body", "first_event", "mid_event", "no_end", "error_event"]
+
+
+@pytest.mark.parametrize("cut", ["no_bytes", "no_body", "first_event", "mid_event", "no_end", "error_event"])
+def test_a_stream_that_breaks_off_is_no_answer_and_stays_charged(stage: Stage, cut: Cut) -> None:
+    for api in ("messages", "responses", "chat"):
+        broken = Reply((Say("Writing."), Call("write_file", {"path": "x", "text": "abc"})), wire=Wire(cut=cut))
+        stage.server.send(broken, Reply((SUBMIT,), usage=Usage(input=100, output=10)))
+        played = stage.play(api)
+        assert played.result.outcome is Outcome.COMPLETED, api
+        assert played.calls() == ["submit_result"], api
+        broken_try, whole_try = played.journal.stored[1].tries
+        assert (broken_try.billed, whole_try.billed) == ("unknown", "yes"), api
+        [unsettled] = played.meter.open.values()
+        assert played.meter.charged == Worst(unsettled.micro_usd + 450, unsettled.tokens + 110)
+
+
+@pytest.mark.parametrize("cut", ["no_bytes", "no_body", "mid_event", "no_end"])
+def test_a_plain_answer_that_breaks_off_is_none(stage: Stage, cut: Cut) -> None:
+    for api in ("messages", "responses", "chat"):
+        stage.server.send(Reply((Say("x" * 200),), wire=Wire(cut=cut)), Reply((SUBMIT,)))
+        played = stage.play(api, stream=False)
+        assert played.result.outcome is Outcome.COMPLETED, api
+        assert len(played.meter.open) == 1, api
+
+
+def test_a_slow_server_is_given_up_in_time_and_stays_charged(stage: Stage, form: Form) -> None:
+    stage.server.choose(lambda request: Reply((SUBMIT,), wire=Wire(first_byte_after_s=60)))
+    played = stage.play(*form, spec={"timeout_s": 0.05})
+    assert played.result.outcome is Outcome.FAILED
+    assert "timeout" in played.result.message
+    assert len(played.meter.open) == 6
+
+
+def test_a_trickle_is_given_up_in_time(stage: Stage) -> None:
+    """Each piece comes in time, the whole never would."""
+    stage.server.choose(lambda request: Reply((Say("x" * 40),), wire=Wire(between_events_s=0.2)))
+    assert "timeout" in stage.play("messages", spec={"timeout_s": 0.3}).result.message
+
+
+def test_a_page_instead_of_an_answer_is_tried_again(stage: Stage, form: Form) -> None:
+    stage.server.send(Raw(b"<html>Welcome to the proxy</html>"), Reply((SUBMIT,)))
+    assert stage.play(*form).result.outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{}", b'"x"', b"[" * 100_000, b"\xff\xfe"])
+@pytest.mark.parametrize("api", ["messages", "responses", "chat"])
+def test_an_answer_that_is_nothing_ends_in_a_failure_that_says_so(stage: Stage, api: str, body: bytes) -> None:
+    stage.server.choose(lambda request: Raw(body, content_type="application/json"))
+    played = stage.play(api, stream=False)
+    assert played.result.outcome is Outcome.FAILED
+    assert played.result.message.startswith("the model could not be asked: ")
+
+
+def test_the_key_does_not_follow_a_redirect(stage: Stage, form: Form) -> None:
+    stage.server.send(Raw(status=307, headers={"Location": f"{stage.server.url}/elsewhere"}))
+    played = stage.play(*form)
+    assert played.result.outcome is Outcome.FAILED
+    assert "redirected (HTTP 307)" in played.result.message
+    assert len(stage.server.requests) == 1
+
+
+def test_a_server_that_is_not_there_costs_nothing(stage: Stage, form: Form) -> None:
+    played = stage.play(*form, spec={"base_url": "http://127.0.0.1:9/v1"})
+    assert played.result.outcome is Outcome.FAILED
+    assert "unreachable" in played.result.message
+    assert played.meter.charged == Worst(0, 0)
+
+
+def test_usage_that_is_not_told_stays_charged(stage: Stage, form: Form) -> None:
+    stage.server.reply(SUBMIT, usage=None)
+    played = stage.play(*form)
+    assert played.result.outcome is Outcome.COMPLETED
+    turn = played.journal.stored[1]
+    assert (turn.usage, turn.cost_micro_usd) == (None, None)
+    [worst] = played.meter.open.values()
+    assert played.meter.charged == worst
+
+
+def test_cached_tokens_are_counted_once_whoever_counts(stage: Stage, form: Form) -> None:
+    stage.server.reply(SUBMIT, usage=Usage(input=1000, cached=600, cache_written=100, output=50))
+    played = stage.play(*form)
+    usage = played.journal.stored[1].usage
+    assert usage is not None
+    assert usage.model_dump() == {
+        "input_tokens": 1000, "cached_input_tokens": 600, "cache_write_tokens": 100, "output_tokens": 50,
+    }  # fmt: skip
+    # 300 at 3, 600 at 0.3, 100 at 3.75 and 50 at 15 dollars a million.
+    assert played.journal.stored[1].cost_micro_usd == 900 + 180 + 375 + 750
+    assert played.meter.charged == Worst(2205, 1050)
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, "many", None, 2**60])
+def test_usage_that_makes_no_sense_is_unknown(stage: Stage, count: object) -> None:
+    usage = {"prompt_tokens": count, "completion_tokens": 1, "total_tokens": 1}
+    stage.server.reply(SUBMIT, usage=None, extra={"usage": usage})
+    played = stage.play("chat", stream=False)
+    assert played.result.outcome is Outcome.COMPLETED
+    assert played.journal.stored[1].usage is None
+
+
+def test_a_server_that_counts_more_than_is_possible_takes_no_more_than_was_charged(stage: Stage) -> None:
+    stage.server.reply(SUBMIT, usage=Usage(input=10**9, output=10))
+    played = stage.play()
+    [(worst, spent)] = played.meter.settled
+    assert spent == Worst(worst.micro_usd, worst.tokens)
+    usage = played.journal.stored[1].usage
+    assert usage is not None
+    assert usage.input_tokens == 10**9
+
+
+def test_a_provider_that_quotes_the_key_does_not_get_it_into_the_result(stage: Stage) -> None:
+    stage.server.fail(401, message="Incorrect API key provided: key-1. \x1b[31m\nSee the docs.")
+    message = stage.play("chat").result.message
+    assert "key-1" not in message
+    assert message.endswith("Incorrect API key provided: [key]. [31m See the docs.")
+
+
+def test_a_model_that_may_not_be_forced_is_asked_without(stage: Stage, form: Form) -> None:
+    stage.server.send(Failure(400, message="tool_choice: not supported"), Reply((SUBMIT,)))
+    played = stage.play(*form, budget={"max_turns": 1})
+    assert played.result.outcome is Outcome.COMPLETED
+    assert [request.asked.tool_choice for request in stage.server.requests] == ["any", "auto"]
+    assert set(stage.server.requests[1].asked.tools) == {"submit_result"}
+
+
+def at(**delta: float) -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(**delta), usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("headers", "low_s", "high_s"),
+    [
+        ({"retry-after": "7"}, 7, 7), ({"retry-after-ms": "1500"}, 1.5, 1.5),
+        ({"retry-after": at(hours=9)}, 8 * 3600, 9 * 3600), ({"retry-after-ms": "x", "retry-after": "3"}, 3, 3),
+    ],
+)  # fmt: skip
+def test_an_announced_wait_is_understood(headers: dict[str, str], low_s: float, high_s: float) -> None:
+    wait_s = status_failure(429, "slow down", "", headers).retry_after_s
+    assert wait_s is not None
+    assert low_s <= wait_s <= high_s
+
+
+@pytest.mark.parametrize("value", ["soon", "-5", "nan", "inf", "", "Mon, 01 Jan 2024 00:00:00 GMT", "1e999"])
+def test_an_announced_wait_that_is_none_says_nothing(value: str) -> None:
+    assert status_failure(429, "slow down", "", {"retry-after": value}).retry_after_s is None
+
+
+def test_a_wait_longer_than_the_time_left_is_not_begun(stage: Stage) -> None:
+    stage.server.fail(429, headers={"retry-after": "7200"})
+    played = stage.play()
+    assert played.result.outcome is Outcome.FAILED
+    assert "asks to wait 7200 s" in played.result.message
+    assert len(stage.server.requests) == 1
+
+
+def test_ten_children_that_are_told_the_same_wait_do_not_come_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import stamina
+
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr("stamina._core._smart_sleep", sleep)
+
+    async def child() -> None:
+        async def attempt(number: int) -> None:
+            if number == 1:
+                raise CallFailed("rate_limited", "slow down", retryable=True, retry_after_s=20.0)
+
+        await with_retries(attempt, lambda: 600.0)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(child() for _ in range(10)))
+
+    with stamina.set_testing(False):
+        asyncio.run(all_of_them())
+    assert len(set(waited)) == 10
+    assert min(waited) > 20.0
