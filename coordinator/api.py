@@ -13,13 +13,15 @@ from typing import Any, Self, TypeVar
 
 from contracts.attenuation import Grant, attenuation_faults
 from contracts.base import JSON
-from contracts.errors import BadInput
+from contracts.errors import BadInput, StoreUnavailable
 from contracts.orchestration import Orchestration, Source, Task
 from contracts.states import FINAL_STATES, State
 from coordinator.home import Home, open_home
 from coordinator.launch import Launched, launch, open_program, plan_delegation, plan_launch
+from coordinator.models import refuse_missing_keys
 from coordinator.results import RunResult, TaskResult, run_result, task_result
 from coordinator.store import TaskStore
+from coordinator.store.database import StoreBroken
 from coordinator.store.records import NewTask
 from coordinator.store.views import RequestView, TaskView
 from coordinator.worker import DEFAULT_SLOTS, POLL_S, Worker
@@ -163,9 +165,9 @@ class AsyncRun:
         plan = await asyncio.to_thread(plan_delegation, self._store, self._row, terms, delegation_id)
         if self._grant is not None:
             own = plan.terms[delegation_id]
-            asked = Grant(resources=own.resources, budget=own.budget, isolation=own.isolation)
-            plan.faults += attenuation_faults(self._grant, asked)
+            plan.faults += attenuation_faults(self._grant, Grant.of(own))
         plan.refuse()
+        refuse_missing_keys(plan.terms.values())
         refuse_unfit_place(self._home, plan.terms.values())
         durable = self._store.files.make_durable
         files = [await asyncio.to_thread(durable, data) for data in plan.files.values()]
@@ -175,15 +177,33 @@ class AsyncRun:
         self._worker.wake()
         return Child(self, delegation_id)
 
+    async def _result_in_time(self, task_id: str) -> TaskResult | None:
+        """The same, while the worker waits for a store that is away."""
+        try:
+            return await self._task_result(task_id)
+        except StoreUnavailable as error:
+            if self._task.done() or isinstance(error, StoreBroken):
+                raise
+            return None
+
     async def _task_result(self, task_id: str) -> TaskResult | None:
         """The result once the task is final, waits for a person, or can never start; None while it is open."""
         if self._task.done():
             self._task.result()
-        tasks = {task.task_id: task for task in (await asyncio.to_thread(self._store.run, self._row)).tasks}
-        view = tasks[task_id]
-        if view.state in FINAL_STATES or view.word == "waiting" or _blocked_for_good(tasks, view):
-            return await asyncio.to_thread(task_result, self._store, view)
-        return None
+        return await asyncio.to_thread(self._settled, task_id)
+
+    def _settled(self, task_id: str) -> TaskResult | None:
+        if self._store.is_moving(self._row, task_id):
+            return None
+        view = self._store.task(self._row, task_id=task_id)
+        assert view is not None, task_id
+        if view.word == "blocked":
+            tasks = {task.task_id: task for task in self._store.run(self._row).tasks}
+            if not _blocked_for_good(tasks, tasks[task_id]):
+                return None
+        elif view.state not in FINAL_STATES and view.word != "waiting":
+            return None
+        return task_result(self._store, view)
 
 
 def _blocked_for_good(tasks: Mapping[str, TaskView], task: TaskView) -> bool:
@@ -215,10 +235,10 @@ class Child:
         """
         async with asyncio.timeout(timeout_s):
             while True:
-                result = await self._run._task_result(self.task_id)
+                result = await self._run._result_in_time(self.task_id)
                 if result is not None:
                     return result
-                await asyncio.sleep(POLL_S / 5)
+                await self._run._worker.news(POLL_S / 5)
 
 
 class _LoopThread:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -14,13 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contracts.assignment import Assignment
-from contracts.errors import CoordinatorError
+from contracts.errors import BudgetExhausted, CoordinatorError, StaleClaim, StoreUnavailable
 from contracts.ports import Clock, SourceReader, ToolCall
 from contracts.results import Result, WorkspaceRecord
 from contracts.states import Outcome
+from contracts.tools import SOURCE_TOOLS
 from coordinator import crash_points
+from coordinator.attempt_ports import AttemptPorts, charge_program, secret_names
+from coordinator.home import Home
 from coordinator.logs import WorkerLog, bind_context
 from coordinator.manifests import ChildArtifacts, build_manifest
+from coordinator.model_ports import Start, start_of
 from coordinator.projection import build_assignment
 from coordinator.redaction import Redactor
 from coordinator.runtimes import load_agents
@@ -38,6 +43,9 @@ __all__ = ["Child", "Environment", "StopSignal"]
 KILL_LIMIT_S = 15.0
 """How long ending a program with all its descendants may take."""
 
+MAY_PASS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What the system refuses for a while."""
+
 STOP_GRACE_S = 5.0
 """How long a child that was told to stop may take before the worker goes on without it."""
 
@@ -50,6 +58,16 @@ SAID: dict[Outcome, EndingWord] = {
 
 class NotStarted(CoordinatorError):
     """The coordinator could not get as far as starting the child."""
+
+
+def _passing_cause(error: BaseException) -> BaseException | None:
+    """What it comes of, if that is a store that is away or something that the system refuses for a while."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, StoreUnavailable) or (isinstance(cause, OSError) and cause.errno in MAY_PASS):
+            return cause
+        cause = cause.__cause__
+    return None
 
 
 class StopSignal:
@@ -89,6 +107,7 @@ class Environment:
     workplaces: Workplaces
     output_path: Callable[[Claim], Path]
     lock_path: Path
+    home: Home
     folder_of: Callable[[Claim], Path | None]
 
 
@@ -101,6 +120,8 @@ class Child:
         self.signal = StopSignal()
         self.unfit = ""
         """Why nothing of this run can be worked on here; empty while nothing is known against it."""
+        self.hindered = False
+        """Whether something that may pass (a full disk) kept it from starting."""
         self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._why: str | None = None
@@ -109,8 +130,10 @@ class Child:
         self._broker: Broker | None = None
         self._runtime: Runtime | None = None
         self._place: Workplace | None = None
-        credentials = claim.terms.resources.credentials
-        self._redactor = Redactor(os.environ, credentials) if credentials else environment.redactor
+        self._ports: AttemptPorts | None = None
+        self._rests: Callable[[bool], None] = lambda rests: None
+        secrets = secret_names(claim.terms)
+        self._redactor = Redactor(os.environ, secrets) if secrets else environment.redactor
         self._artifacts = ChildArtifacts(environment.store, self._redactor)
         self._started_at = environment.clock()
         self._log = environment.log.of(claim)
@@ -127,11 +150,18 @@ class Child:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
             self._loop.call_soon_threadsafe(wake)
 
-    async def run(self, hand_in: Callable[[Submission | Ending | Claim], None], free: Callable[[], None]) -> None:
+    async def run(
+        self,
+        hand_in: Callable[[Submission | Ending | Claim], None],
+        free: Callable[[], None],
+        rests: Callable[[bool], None],
+    ) -> None:
         """Run the child, and hand in what comes of it: a submission or an ending, or its claim once it has stopped.
 
-        ``free`` is called when the child holds no slot any more, though a function that cannot be killed may run on.
+        ``free`` is called when the child holds no slot any more, though a function that cannot be killed may run on;
+        ``rests``, from any thread, when it holds none while it waits for children of its own, and when it is back.
         """
+        self._rests = rests
         self._log.info("child_started")
         work = asyncio.ensure_future(self._work())
         stopped = asyncio.ensure_future(self._stop.wait())
@@ -147,9 +177,12 @@ class Child:
         stopped.cancel()
         if work.done() and self._why != "deadline":
             hand_in(await asyncio.to_thread(self._conclude, work))
-            await asyncio.to_thread(self._leave)
+            if self._place is None or self._place.workspace is not None or self._place.scratch.exists():
+                await asyncio.to_thread(self._leave)
+            else:
+                self._env.read_no_more(self.claim)
             return
-        stoppable = await self._try_to_stop(work) and (self._runtime is None or self._runtime.all_gone)
+        stoppable = await self._try_to_stop(work) and self._all_gone
         if self._why == "deadline":
             limit = self.claim.terms.limits.deadline_s
             still = (
@@ -172,6 +205,12 @@ class Child:
         if work.done():
             await asyncio.to_thread(self._leave)
 
+    @property
+    def _all_gone(self) -> bool:
+        """Whether nothing of the child can be running any more, once its work has ended."""
+        own = self._runtime is None or self._runtime.all_gone
+        return own and (self._ports is None or self._ports.all_gone)
+
     async def _try_to_stop(self, work: asyncio.Future[Result]) -> bool:
         """Cancel an async child; a thread cannot be. Whether it has ended."""
         if not work.done() and self._runtime is not None and self._runtime.stoppable:
@@ -183,12 +222,20 @@ class Child:
         bind_context(self.claim)
         try:
             runtime, assignment = await asyncio.to_thread(self._prepare)
+        except (BudgetExhausted, StaleClaim):
+            raise
         except (CoordinatorError, OSError) as error:
             # None of the child's code has run: what is missing here says nothing of the task, and is no try.
+            if _passing_cause(error) is not None:
+                raise NotStarted(f"it could not be started yet: {error}") from error
             self.unfit = self._clean(str(error), 500)
             raise NotStarted(f"this worker cannot work on {self.claim.run_id}: {self.unfit}") from error
         self._runtime = runtime
-        return await runtime.run(assignment)
+        try:
+            return await runtime.run(assignment)
+        finally:
+            if self._ports is not None:
+                await asyncio.to_thread(self._ports.close)
 
     def _prepare(self) -> tuple[Runtime, Assignment]:
         claim, env = self.claim, self._env
@@ -200,14 +247,28 @@ class Child:
             crash_points.reached("tool_call", claim.task_id, claim.attempt)
             self._log.info("tool_call", tool=call.tool, ok=call.ok, path=call.arguments.get("path"))
 
-        self._place = place = env.workplaces.make(claim)
+        start = start_of(env.store, claim)
+        self._place = place = env.workplaces.make(claim, start.tree)
+        if start.tree is not None and place.tree != start.tree:
+            start = Start(claim.attempt)
         workspace = place.workspace.folder if place.workspace is not None else None
-        needs_source = bool(claim.terms.resources.tools) or workspace is not None
+        needs_source = bool(SOURCE_TOOLS & set(claim.terms.resources.tools)) or workspace is not None
         reader = env.reader_of(claim) if needs_source else None
-        broker = Broker(claim.terms.resources, reader, clock=env.clock, on_call=on_call, workspace=workspace)
+        self._ports = ports = AttemptPorts(
+            claim, env.store, env.home, env.workplaces, place, start, loop=self._loop, signal=self.signal,
+            redactor=self._redactor, clean=self._asked, rests=self._rests, pinned_file=env.pinned_file,
+            output_path=env.output_path(claim), lock_path=env.lock_path,
+        )  # fmt: skip
+        broker = Broker(
+            claim.terms.resources, reader, clock=env.clock, on_call=on_call, workspace=workspace, runner=ports.runner,
+            operations=ports.operations, inbox=ports.inbox, delegator=ports.delegator, servers=ports.servers,
+        )  # fmt: skip
         self._broker = broker
         assignment = build_assignment(env.store, claim, tools=broker, cancel=self.signal, artifacts=self._artifacts)
+        if assignment.feedback is not None:
+            broker.start_calls_anew(assignment.feedback.attempt)
         assignment.workspace = workspace
+        assignment.journal, assignment.meter = ports.journal, ports.meter
         pins = {name: pin.rpartition("@")[2] for name, pin in claim.terms.input_snapshot.items()}
         assert claim.terms.agent is not None, claim.address
         folder = env.folder_of(claim)
@@ -228,6 +289,8 @@ class Child:
                 credentials={name: os.environ[name] for name in granted if name in os.environ},
             ),
         )
+        charge_program(env.store, claim)
+        crash_points.reached("prepared", claim.task_id, claim.attempt)
         return runtime, assignment
 
     def _conclude(self, work: asyncio.Future[Result]) -> Submission | Ending:
@@ -236,13 +299,19 @@ class Child:
         error = work.exception() if not work.cancelled() else asyncio.CancelledError()
         if error is not None:
             word: EndingWord = "no_result" if isinstance(error, CoordinatorError) else "failed"
+            if isinstance(error, BudgetExhausted):
+                return Ending(self.claim, "failed", self._clean(str(error), 1000))
             reason = str(error) if isinstance(error, CoordinatorError) else f"{type(error).__name__}: {error}"
             clean = self._clean(reason, 1000)
             trace = self._clean("".join(traceback.format_exception(error)), 20_000) if word == "failed" else None
             self._log.warning("child_failed", reason=clean, trace=trace)
             if self._why == "interrupted":
                 return Ending(self.claim, "released", f"the worker was told to stop ({clean})")
-            return Ending(self.claim, "released" if self.unfit else word, clean)
+            cause = _passing_cause(error) if isinstance(error, CoordinatorError) else None
+            self.hindered = cause is not None and not isinstance(cause, StoreUnavailable)  # that the worker waits for
+            if cause is not None or isinstance(error, NotStarted):
+                return Ending(self.claim, "released", clean)
+            return Ending(self.claim, word, clean)
         result = work.result()
         broker, runtime, place = self._broker, self._runtime, self._place
         assert broker is not None, self.claim.address
@@ -250,11 +319,12 @@ class Child:
         assert place is not None, self.claim.address
         try:
             # Not before every process of the child is gone: what the gate reads cannot be written by it any more.
-            workspace = self._snapshot(place, result.outcome) if runtime.all_gone else None
+            workspace = self._snapshot(place, result.outcome) if self._all_gone else None
             manifest = build_manifest(
                 self.claim, result, calls=broker.calls(), read_set=broker.read_set(), shown_by=broker.shown_by(),
                 artifacts=self._artifacts, redactor=self._redactor, started_at=self._started_at,
-                finished_at=self._env.clock(), processes=runtime.processes, workspace=workspace,
+                finished_at=self._env.clock(), processes=[*runtime.processes, *broker.processes()],
+                workspace=workspace,
             )  # fmt: skip
         except CoordinatorError as problem:
             return Ending(self.claim, "no_result", f"the workspace cannot be judged: {self._clean(str(problem), 1000)}")
@@ -267,7 +337,7 @@ class Child:
             place.handed_in = True
             return Submission(self.claim, manifest, blobs)
         if result.outcome is Outcome.BLOCKED:
-            text = self._clean(result.question, 4000) or "the child is blocked and did not say why"
+            text = self._asked(result.question) or "the child is blocked and did not say why"
             question = Question("input", text, None, f"input:{self.claim.attempt_row}")
             return Ending(
                 self.claim, "blocked", f"blocked: {text[:300]}", manifest=manifest, artifacts=blobs, question=question
@@ -291,7 +361,7 @@ class Child:
     def _leave(self) -> None:
         """Tidy up, unless something of the child may still be there."""
         self._env.read_no_more(self.claim)
-        if self._place is not None and (self._runtime is None or self._runtime.all_gone):
+        if self._place is not None and self._all_gone:
             self._redact_output()
             self._env.workplaces.leave(self.claim, self._place)
 
@@ -302,6 +372,10 @@ class Child:
             clean, found = self._redactor.data(kept.read_bytes())
             if found:
                 kept.write_bytes(clean)
+
+    def _asked(self, question: str) -> str:
+        """A question as people see it."""
+        return self._clean(question, 4000)
 
     def _clean(self, text: str, limit: int) -> str:
         """Redacted before it is cut: the half of a secret would not be found."""

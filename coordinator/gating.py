@@ -11,8 +11,10 @@ from datetime import datetime
 from pathlib import Path
 
 from contracts.canonical import sha256_digest
+from contracts.errors import StoreUnavailable
 from contracts.ports import CancelSignal, Clock
 from contracts.results import Decision, Manifest, ProcessRecord, WorkspaceRecord
+from coordinator import crash_points
 from coordinator.gate import Case, JudgedTree, bound_of, judge
 from coordinator.gate.case import CannotJudge
 from coordinator.home import Home
@@ -50,18 +52,29 @@ def is_quick(claim: Claim) -> bool:
 
 
 def judge_claims(environment: GateEnvironment, claims: Sequence[Claim], cancel: CancelSignal) -> list[Verdict]:
-    """One verdict for each claim; what keeps the gate from judging is *not judged*, with its cause."""
+    """One verdict for each claim; what keeps the gate from judging is *not judged*, with its cause.
+
+    Raises ``StoreUnavailable``: then nothing was judged.
+    """
     verdicts: list[Verdict] = []
     try:
         past = environment.store.read_with(lambda tx: past_of(tx, claims))
+    except StoreUnavailable:
+        raise  # says nothing of the results, and is no try
     except Exception as error:
         cause = _cause(error)
         return [_not_judged(claim, cause, now=environment.clock()) for claim in claims]
     for claim in claims:
         try:
             manifest, history = past[claim.token]
-            case = _case(environment, claim, manifest, history, cancel)
-            verdicts.append(judge(case, now=environment.clock()))
+            away: list[StoreUnavailable] = []
+            case = _case(environment, claim, manifest, history, cancel, away)
+            verdict = judge(case, now=environment.clock())
+            if away and verdict.decision.decision == "not_judged":
+                raise away[0]
+            verdicts.append(verdict)
+        except StoreUnavailable:
+            raise
         except Exception as error:
             verdicts.append(_not_judged(claim, _cause(error), now=environment.clock()))
         finally:
@@ -87,8 +100,14 @@ def _not_judged(claim: Claim, cause: str, *, now: datetime) -> Verdict:
 
 
 def _case(
-    environment: GateEnvironment, claim: Claim, manifest_bytes: bytes, history: RepairHistory, cancel: CancelSignal
+    environment: GateEnvironment,
+    claim: Claim,
+    manifest_bytes: bytes,
+    history: RepairHistory,
+    cancel: CancelSignal,
+    away: list[StoreUnavailable],
 ) -> Case:
+    """``away`` gets what kept the store from being read: the gate makes the same of every error."""
     if sha256_digest(manifest_bytes) != claim.manifest_digest:
         raise Damaged(f"stored bytes of manifest {claim.manifest_digest} were changed")
     manifest = Manifest.model_validate_json(manifest_bytes)
@@ -98,12 +117,22 @@ def _case(
             return environment.store.bytes_of(digest)
         except Damaged as error:
             raise ValueError(str(error)) from error
+        except StoreUnavailable as error:
+            away.append(error)
+            raise
+
+    def read_file(name: str) -> bytes:
+        try:
+            return environment.sources.pinned_bytes(claim, name)
+        except StoreUnavailable as error:
+            away.append(error)
+            raise
 
     return Case(
         claim=claim,
         manifest=manifest,
         read_artifact=read_artifact,
-        read_file=lambda name: environment.sources.pinned_bytes(claim, name),
+        read_file=read_file,
         judged=_judged_tree(environment, claim, manifest.workspace, cancel),
         history=history,
         contract=contract_of(claim),
@@ -140,6 +169,7 @@ def _judged_tree(
         keep_ref=f"merges/{claim.child_run_id}-{claim.generation}",
         at=from_micros(claim.claimed_at),
     )
+    crash_points.reached("merged", claim.task_id, claim.attempt)
     tree = merge.tree or made.candidate_tree
     return JudgedTree(
         tree=tree,
@@ -181,6 +211,7 @@ class _CleanRun:
             for name in ("home", "tmp"):
                 (place / name).mkdir()
             checkout_tree(self.git_dir, self.tree, place / "tree")
+            crash_points.reached("checkout_made")
             spec = ProcessSpec(
                 argv=with_interpreter(argv),
                 cwd=place / "tree",
@@ -189,6 +220,7 @@ class _CleanRun:
                 lock_path=self.environment.lock_path,
             )
             record = process_record(list(argv), asyncio.run(run_process(spec, self.cancel)))
+            crash_points.reached("check_ran")
             clean, _ = self.environment.redactor.value(record.model_dump(mode="json"))
             return ProcessRecord.model_validate(clean)
         finally:

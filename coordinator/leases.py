@@ -11,6 +11,8 @@ from coordinator.store.records import Claim
 
 __all__ = ["LeaseKeeper"]
 
+RETRIES_A_LEASE = 12
+
 
 class LeaseKeeper:
     """Renews every registered claim at a third of the shortest lease, in one batch.
@@ -70,8 +72,11 @@ class LeaseKeeper:
         try:
             outcomes = self._renew([claim for claim, _, _ in batch])
         except Exception as error:
-            # The store is away, and this thread must outlive whatever that looks like. A lease that has run out by
-            # our own clock must be taken for lost.
+            # The store is away, and this thread must outlive whatever that looks like. It may be back just before a
+            # lease ends, so the next try comes soon. A lease that has run out by our own clock must be taken for lost.
+            with self._changed:
+                shortest_s = min(claim.terms.limits.lease_s for claim, _, _ in batch)
+                self._due = min(self._due, self._monotonic() + shortest_s / RETRIES_A_LEASE)
             for claim, on_lost, until in batch:
                 if self._monotonic() >= until and self.remove(claim):
                     on_lost(

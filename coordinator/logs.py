@@ -6,9 +6,10 @@ The host program's own structlog configuration is neither used nor changed.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -31,10 +32,11 @@ class WorkerLog:
         def redact(_logger: Any, _name: str, entry: Any) -> Any:
             if self._file.closed:  # a function that cannot be killed may outlive its worker
                 raise structlog.DropEvent
-            return redactor.value({key: value if _is_json(value) else str(value) for key, value in entry.items()})[0]
+            said = {key: value if _is_json(value) else str(value) for key, value in entry.items() if key not in _OURS}
+            return {**redactor.value(said)[0], **{key: entry[key] for key in _OURS if key in entry}}
 
         self.logger: FilteringBoundLogger = structlog.wrap_logger(
-            structlog.WriteLogger(self._file),
+            structlog.WriteLogger(cast("TextIO", _BestEffort(self._file))),
             processors=[
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -52,7 +54,27 @@ class WorkerLog:
         )
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+_OURS = ("owner", "run", "task", "attempt", "generation", "event", "level", "timestamp")
+"""What the coordinator says itself, in words of its own."""
+
+
+class _BestEffort:
+    """A log that cannot be written (its disk is full) must not end the work that it tells of."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
 
 
 def bind_context(claim: Claim) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mimetypes
 import threading
 from collections.abc import Mapping, Sequence
@@ -160,6 +161,8 @@ def _item(
         argv = item.data.get("argv") if isinstance(item.data, dict) else None
         if any(argv == record.argv for record in processes):
             origin = "observed"
+            asked = json.dumps(argv, ensure_ascii=False)
+            seen = [c.number for c in calls if c.ok and c.tool == "run_command" and c.arguments.get("command") == asked]
     if item.kind == "file" and workspace is not None and any(item.path == change.path for change in workspace.changes):
         origin = "observed"
     if item.kind == "citation" and item.path is not None and item.path in read:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from contracts.errors import CoordinatorError
@@ -21,7 +22,7 @@ class NotAccepted(CoordinatorError):
     exit_code = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskResult:
     """How a task stands. ``output`` and ``manifest`` are those of the judged result, and None before there is one."""
 
@@ -31,8 +32,16 @@ class TaskResult:
     """``accepted``, ``partial``, ``failed``, ``cancelled``, ``blocked`` …: the word that people read."""
     reason: str
     attempts: int
-    decision: Decision | None
-    manifest: Manifest | None
+    _decision: bytes | None = field(default=None, repr=False)
+    _manifest: bytes | None = field(default=None, repr=False)
+
+    @cached_property
+    def decision(self) -> Decision | None:
+        return None if self._decision is None else Decision.model_validate_json(self._decision)
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        return None if self._manifest is None else Manifest.model_validate_json(self._manifest)
 
     @property
     def output(self) -> Any:
@@ -73,17 +82,30 @@ def judged_attempt(task: TaskView) -> AttemptView | None:
     return decided[-1] if decided else submitted[-1] if submitted else None
 
 
+def task_results(store: TaskStore, tasks: Sequence[TaskView]) -> dict[str, TaskResult]:
+    """Read the decisions and manifests of tasks, digests checked. Raises ``Damaged``."""
+    judged = {task.task_id: judged_attempt(task) for task in tasks}
+    wanted = {
+        digest
+        for attempt in judged.values() if attempt is not None
+        for digest in (attempt.decision_digest, attempt.manifest_digest) if digest is not None
+    }  # fmt: skip
+    stored = store.many_bytes_of(wanted)
+    found: dict[str, TaskResult] = {}
+    for task in tasks:
+        attempt = judged[task.task_id]
+        decision = stored.get(attempt.decision_digest or "") if attempt is not None else None
+        manifest = stored.get(attempt.manifest_digest or "") if attempt is not None else None
+        found[task.task_id] = TaskResult(
+            task.task_id, task.state, task.word, task.why, len(task.attempts), decision, manifest
+        )
+    return found
+
+
 def task_result(store: TaskStore, task: TaskView) -> TaskResult:
-    """Read a task's decision and manifest, digests checked. Raises ``Damaged``."""
-    attempt = judged_attempt(task)
-    decision = manifest = None
-    if attempt is not None and attempt.decision_digest is not None:
-        decision = Decision.model_validate_json(store.bytes_of(attempt.decision_digest))
-    if attempt is not None and attempt.manifest_digest is not None:
-        manifest = Manifest.model_validate_json(store.bytes_of(attempt.manifest_digest))
-    return TaskResult(task.task_id, task.state, task.word, task.why, len(task.attempts), decision, manifest)
+    return task_results(store, [task])[task.task_id]
 
 
 def run_result(store: TaskStore, row: int) -> RunResult:
     run = store.run(row)
-    return RunResult(run.run_id, run.state, {task.task_id: task_result(store, task) for task in run.tasks})
+    return RunResult(run.run_id, run.state, task_results(store, run.tasks))

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
-from contracts.errors import Refused, StaleClaim
+from contracts.errors import Refused, StaleClaim, StoreUnavailable
 from contracts.ports import Clock
 from contracts.states import ClaimKind
 from coordinator import crash_points
@@ -23,9 +24,11 @@ from coordinator.home import Home
 from coordinator.leases import LeaseKeeper
 from coordinator.locks import OwnerLock, forget_owner, owner_is_gone
 from coordinator.logs import WorkerLog
+from coordinator.outages import Outage
 from coordinator.redaction import Redactor
 from coordinator.sources import Sources
 from coordinator.store import TaskStore, Tick, TickOutcome
+from coordinator.store.database import StoreBroken
 from coordinator.store.records import Claim, Done, Ending, Submission, Verdict
 from coordinator.store.task_store import utc_now
 from coordinator.workplaces import Workplaces
@@ -36,6 +39,10 @@ DEFAULT_SLOTS = 4
 GATE_BATCH = 64
 NOT_JUDGED_PAUSE_S = 1.0
 """After a check erred: three tries within a moment would make a request to a person of every short outage."""
+HINDERED_PAUSE_S = 10.0
+"""After something outside (a full disk) kept a child from starting: each try costs an attempt in the store."""
+STOP_PATIENCE_S = 10.0
+"""How long a worker that was told to stop waits for a store that is away, to hand in what is finished."""
 POLL_S = 0.25
 """How often an idle worker looks for what other processes have made eligible."""
 
@@ -51,6 +58,16 @@ class _Inbox:
 
     def __bool__(self) -> bool:
         return bool(self.submissions or self.endings or self.verdicts or self.stopped)
+
+    def __len__(self) -> int:
+        return len(self.submissions) + len(self.endings) + len(self.verdicts) + len(self.stopped)
+
+    def put_back(self, earlier: _Inbox) -> None:
+        """Before what came in since."""
+        self.submissions[:0] = earlier.submissions
+        self.endings[:0] = earlier.endings
+        self.verdicts[:0] = earlier.verdicts
+        self.stopped[:0] = earlier.stopped
 
 
 class Worker:
@@ -85,12 +102,17 @@ class Worker:
         self._keep_going = keep_going
         self._inbox = _Inbox()
         self._children: dict[str, tuple[Child, asyncio.Task[None]]] = {}
+        self._resting: set[str] = set()
+        """Tokens of the children that hold no slot, since they wait for children of their own."""
         self._to_judge: list[Claim] = []
         self._gate_next = True
         self._gate_pause_until = 0.0
+        self._work_pause_until = 0.0
+        self._outage = Outage(self.owner, jitter)
         self._judging: set[asyncio.Task[None]] = set()
         self._gate_signals: set[StopSignal] = set()
         self._wake: asyncio.Event | None = None
+        self._news = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._look_now = False
@@ -112,8 +134,16 @@ class Worker:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._wake.set)
 
+    async def news(self, timeout_s: float) -> None:
+        """Wait until this worker has brought something into the store, or for so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), timeout_s)
+
     async def run(self) -> None:
-        """Work. Raises ``StoreUnavailable`` when the store stays away; claims are then left to their leases.
+        """Work. A store that is away is waited for, as long as it takes; what is finished meanwhile is kept.
+
+        Raises ``StoreBroken`` when waiting would not help, and ``StoreUnavailable`` when the worker was told to stop
+        while the store was away; claims are then left to their leases.
 
         Cancelled, it stops like after ``stop``; cancelled again, it leaves at once.
         """
@@ -134,6 +164,7 @@ class Worker:
             workplaces=Workplaces(self._store, self._home, self._sources),
             output_path=lambda claim: self._home.output_of(claim.child_run_id),
             lock_path=lock.path,
+            home=self._home,
         )
         self._gate_environment = GateEnvironment(
             self._store, self._sources, self._home, self._clock, self._redactor, lock.path
@@ -165,6 +196,7 @@ class Worker:
     async def _loop_until_done(self) -> None:
         assert self._wake is not None
         asked_to_stop = False
+        patience_until = float("inf")
         next_look = 0.0
         while True:
             self._wake.clear()
@@ -172,19 +204,28 @@ class Worker:
                 self._look_now, next_look = False, 0.0
             if self._stopping and not asked_to_stop:
                 asked_to_stop = True
+                patience_until = time.monotonic() + STOP_PATIENCE_S
                 for child, _ in self._children.values():
                     child.stop("interrupted")
                 for signal in self._gate_signals:
                     signal.set("interrupted")
             looks = not self._stopping and time.monotonic() >= next_look
-            if self._inbox or looks:
-                won = await self._tick(looks)
-                if won or self._inbox:
-                    continue
-                next_look = time.monotonic() + POLL_S * self._jitter(0.8, 1.2)
-            idle = not self._children and not self._judging and not self._inbox
-            if idle and (self._stopping or await self._is_over()):
-                return
+            try:
+                if self._inbox or looks:
+                    won = await self._tick(looks)
+                    if won or self._inbox:
+                        continue
+                    next_look = time.monotonic() + POLL_S * self._jitter(0.8, 1.2)
+                idle = not self._children and not self._judging and not self._inbox
+                if idle and (self._stopping or await self._is_over()):
+                    return
+            except StoreBroken:
+                raise
+            except StoreUnavailable as error:
+                if time.monotonic() >= patience_until:
+                    raise
+                await asyncio.sleep(self._outage.failed(error, finished=len(self._inbox)))
+                continue
             timeout = None if self._stopping else max(next_look - time.monotonic(), 0.001)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout)
@@ -218,11 +259,17 @@ class Worker:
             crash_points.reached("judged", verdict.claim.task_id, verdict.claim.attempt)
         work, gate = self._room() if looks else (0, 0)
         gone: list[str] = []
-        if not inbox and not await asyncio.to_thread(self._something_due, work, gate, gone):
-            return 0
-        tick = Tick(inbox.submissions, inbox.endings, inbox.verdicts, inbox.stopped, gone, work, gate)
-        runs = await asyncio.to_thread(self._fit_runs)
-        outcome = await asyncio.to_thread(self._store.tick, self.owner, tick, runs=runs)
+        try:
+            if not inbox and not await asyncio.to_thread(self._something_due, work, gate, gone):
+                self._outage.over()
+                return 0
+            tick = Tick(inbox.submissions, inbox.endings, inbox.verdicts, inbox.stopped, gone, work, gate)
+            runs = await asyncio.to_thread(self._fit_runs)
+            outcome = await asyncio.to_thread(self._store.tick, self.owner, tick, runs=runs)
+        except StoreUnavailable:
+            self._inbox.put_back(inbox)
+            raise
+        self._outage.over()
         for owner in gone:
             forget_owner(self._home.locks, owner)
         self._report(inbox, outcome)
@@ -232,7 +279,8 @@ class Worker:
         return len(outcome.claims)
 
     def _room(self) -> tuple[int, int]:
-        work = max(self._slots - len(self._children), 0)
+        busy = sum(token not in self._resting for token in self._children)
+        work = max(self._slots - busy, 0) if time.monotonic() >= self._work_pause_until else 0
         judges = len(self._judging) < self._slots and time.monotonic() >= self._gate_pause_until
         gate = GATE_BATCH if judges else 0
         if self._claims_left is not None:
@@ -249,6 +297,8 @@ class Worker:
         return bool(gone) or (bool(work or gate) and self._store.due(runs=self._fit_runs()))
 
     def _report(self, inbox: _Inbox, outcome: TickOutcome) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
         for submission, done in zip(inbox.submissions, outcome.submissions, strict=True):
             claim = submission.claim
             self._log.of(claim).info("submitted" if isinstance(done, Done) else "late_result", detail=str(done))
@@ -272,7 +322,8 @@ class Worker:
         if claim.kind is ClaimKind.WORK:
             child = Child(claim, self._environment)
             self._keeper.add(claim, lambda error: child.stop(f"lost: {error}"))
-            task = asyncio.ensure_future(child.run(self._hand_in, lambda: self._free(claim)))
+            rests = partial(self._rest, claim)
+            task = asyncio.ensure_future(child.run(self._hand_in, lambda: self._free(claim), rests))
             self._children[claim.token] = (child, task)
             task.add_done_callback(lambda done: self._child_done(claim, done))
         else:
@@ -320,9 +371,11 @@ class Worker:
 
     def _hand_in(self, item: Submission | Ending | Claim) -> None:
         if isinstance(item, Ending) and item.claim.token in self._children:
-            unfit = self._children[item.claim.token][0].unfit
-            if unfit:
-                self.unfit[item.claim.orchestration_row] = unfit
+            child = self._children[item.claim.token][0]
+            if child.unfit:
+                self.unfit[item.claim.orchestration_row] = child.unfit
+            if child.hindered:
+                self._work_pause_until = time.monotonic() + HINDERED_PAUSE_S
         if isinstance(item, Submission):
             self._inbox.submissions.append(item)
         elif isinstance(item, Ending):
@@ -334,6 +387,15 @@ class Worker:
     def _free(self, claim: Claim) -> None:
         """The slot is free, even if a function that cannot be killed runs on."""
         self._children.pop(claim.token, None)
+        self._resting.discard(claim.token)
+        self.wake()
+
+    def _rest(self, claim: Claim, rests: bool) -> None:
+        """A child waits for children of its own, or is back; from any thread."""
+        if rests:
+            self._resting.add(claim.token)
+        else:
+            self._resting.discard(claim.token)
         self.wake()
 
     def _child_done(self, claim: Claim, task: asyncio.Task[None]) -> None:

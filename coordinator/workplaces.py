@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.canonical import well_formed
-from contracts.errors import CoordinatorError, Refused
+from contracts.errors import BadInput, CoordinatorError, Refused
 from contracts.results import PathChange, WorkspaceRecord
 from contracts.terms import Terms
+from coordinator import crash_points
 from coordinator.home import Home
 from coordinator.redaction import Redactor
 from coordinator.sources import Sources
 from coordinator.store import TaskStore
 from coordinator.store.database import from_micros
 from coordinator.store.records import Claim
-from workspaces import Candidate, Workspace, make_workspace, outside_scope, remove_workspace, snapshot
+from workspaces import Candidate, GitError, Workspace, make_workspace, outside_scope, remove_workspace, snapshot
 from workspaces.places import place_of
 from workspaces.trash import delete_folder
 
@@ -84,6 +85,8 @@ class Workplace:
     workspace: Workspace | None
     candidate: Candidate | None = None
     handed_in: bool = False
+    tree: str | None = None
+    """Whose files it began with; None without a workspace."""
 
     @property
     def working_folder(self) -> Path:
@@ -98,19 +101,50 @@ class Workplaces:
         self._home = home
         self._sources = sources
 
-    def make(self, claim: Claim) -> Workplace:
-        """A new folder for this attempt; a predecessor's is never entered. Raises ``Refused``, ``BadInput``."""
+    def make(self, claim: Claim, files_of: str | None = None) -> Workplace:
+        """A new folder for this attempt; a predecessor's is never entered. Raises ``Refused``, ``BadInput``.
+
+        ``files_of``: the tree that a predecessor left. Where it cannot be had whole, the place begins with its base,
+        and its ``tree`` says so.
+        """
         scratch = self._home.outside / "attempts" / claim.child_run_id
-        workspace = None
+        workspace = tree = None
         kind = claim.terms.workspace
         if kind != "none":
             assert claim.head is not None, claim.address
             folder = self._home.outside / "workspaces" / claim.child_run_id
             folder.parent.mkdir(parents=True, exist_ok=True)
             self._store.record_workspace(claim, folder=str(folder), base_commit=claim.head)
-            workspace = make_workspace(self._sources.git_dir(claim), folder, kind, claim.head)
+            git_dir = self._sources.git_dir(claim)
+            tree = files_of
+            try:
+                workspace = make_workspace(git_dir, folder, kind, claim.head, files_of=files_of)
+            except (GitError, BadInput):
+                if files_of is None:
+                    raise
+                workspace = make_workspace(git_dir, folder, kind, claim.head)
+                tree = None
+            tree = tree or workspace.base_tree
+            crash_points.reached("workspace_made", claim.task_id, claim.attempt)
         (scratch / "work").mkdir(parents=True)
-        return Workplace(scratch, workspace)
+        return Workplace(scratch, workspace, tree=tree)
+
+    def record(self, claim: Claim, place: Workplace, turn: int, redactor: Redactor) -> str | None:
+        """The tree of the workspace as it is after a turn, durable; None where it cannot be taken."""
+        if place.workspace is None:
+            return None
+        try:
+            return snapshot(
+                self._sources.git_dir(claim),
+                place.workspace,
+                write_scope=claim.terms.resources.write_scope,
+                message=f"{claim.address} attempt {claim.attempt} turn {turn}",
+                keep_ref=f"turns/{claim.child_run_id}/{turn}",
+                at=from_micros(claim.claimed_at),
+                holds_secret=lambda data: redactor.data(data)[1] > 0,
+            ).tree
+        except (CoordinatorError, OSError):
+            return None
 
     def snapshot(self, claim: Claim, place: Workplace, redactor: Redactor) -> WorkspaceRecord | None:
         """The candidate, durable. Only when every process of the child is gone. Raises ``Refused``."""
@@ -130,6 +164,7 @@ class Workplaces:
             at=from_micros(claim.claimed_at),
             holds_secret=lambda data: redactor.data(data)[1] > 0,
         )
+        crash_points.reached("candidate_kept", claim.task_id, claim.attempt)
         place.candidate = candidate
         assert workspace.kind in ("directory", "clone"), workspace
         return WorkspaceRecord(
@@ -159,6 +194,7 @@ class Workplaces:
             # Something in it is saved nowhere else, or cannot be read: it stays.
             with contextlib.suppress(CoordinatorError, OSError):
                 remove_workspace(self._sources.git_dir(claim), place.workspace, saved=place.candidate)
+                crash_points.reached("workspace_deleted", claim.task_id, claim.attempt)
                 self._store.workspace_removed([claim])
 
     def _may_go(self, workspace: Workspace, handed_in: bool) -> bool:

@@ -129,11 +129,17 @@ def status(
 
 
 @app.command()
-def inspect(address: Address = None, store: Store = None, home: HomeDir = None, json: Json = False) -> int:
+def inspect(
+    address: Address = None,
+    transcript: Annotated[bool, typer.Option("--transcript", help="Show the turns of a model instead.")] = False,
+    store: Store = None,
+    home: HomeDir = None,
+    json: Json = False,
+) -> int:
     """Show a contract, its claims and attempts, each decision with its checks, and messages."""
     from coordinator.cli.showing import inspect as do
 
-    return do(address, store=store, home=home, json=json)
+    return do(address, transcript=transcript, store=store, home=home, json=json)
 
 
 @app.command()

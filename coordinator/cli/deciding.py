@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from sqlalchemy import select
 from contracts.errors import BadInput, NotFound, Refused, WrongState
 from contracts.results import ArtifactEntry, Decision, Manifest
 from contracts.states import State
+from coordinator import crash_points
 from coordinator.cli.addresses import find, find_task
 from coordinator.cli.inspecting import ended_words
 from coordinator.cli.output import console, opened, print_json
@@ -194,7 +196,7 @@ def _artifact_named(manifest: Manifest, address: str, name: str | None) -> Artif
 
 
 def write_new(output: Path | None, name: str, data: bytes) -> Path:
-    """Write a new file and flush it; never over another, nor through a link. The path written.
+    """Write a new file and flush it: whole or not at all, never over another, nor through a link. The path written.
 
     ``output`` None means the last part of the artifact's name, in the working folder; a folder means in that folder.
     Raises ``Refused`` when there is something of that name, ``BadInput`` when it cannot be written there.
@@ -206,10 +208,13 @@ def write_new(output: Path | None, name: str, data: bytes) -> Path:
             raise BadInput(f"the artifact's name {name!r} is no file name: say where to write it with -o PATH")
         path = (output or Path()) / last
     assert path is not None
+    part = path.absolute().parent / f".export-{secrets.token_hex(8)}"
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        if os.path.lexists(path):
+            raise FileExistsError
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError:
-        raise Refused(f"{path} is there already and is never overwritten; name another file with -o PATH") from None
+        raise _taken(path) from None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise BadInput(f"cannot write {path}: {why}; name a file that can be written with -o PATH") from error
@@ -218,11 +223,37 @@ def write_new(output: Path | None, name: str, data: bytes) -> Path:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        sync(path.absolute().parent)
+        crash_points.reached("export_written")
+        _give_name(part, path)
+    except FileExistsError:
+        raise _taken(path) from None
     except OSError as error:
-        path.unlink(missing_ok=True)
         raise Refused(f"{path} was not written: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    crash_points.reached("export_named")
     return path
+
+
+def _give_name(part: Path, path: Path) -> None:
+    """Raises ``FileExistsError`` when something has the name, ``OSError`` when the name is not there to stay."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if os.path.lexists(path):
+            raise FileExistsError from None
+        os.rename(part, path)
+    try:
+        sync(part.parent)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _taken(path: Path) -> Refused:
+    return Refused(f"{path} is there already and is never overwritten; name another file with -o PATH")
 
 
 def _print_next(store: TaskStore, out: Console, run: RunView) -> None:

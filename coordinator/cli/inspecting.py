@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from contracts.canonical import canonical_bytes
 from contracts.checks import Check
 from contracts.delegation import Binding, render_contract
 from contracts.results import Decision, Manifest
-from contracts.terms import Terms
+from contracts.terms import ModelSpec, Terms
 from coordinator.cli.made import GUTTER, kept_at, program_failed, program_words, tail_lines, workspace_lines
 from coordinator.cli.tree import STYLES, run_tree, task_line
 from coordinator.cli.values import attempt_value, run_value, task_value
@@ -179,6 +180,8 @@ def terms_pairs(terms: Terms) -> Pairs:
     resources, limits = terms.resources, terms.limits
     if terms.agent is not None:
         yield "agent", agent_words(terms)
+        if terms.agent.model is not None:
+            yield "model", model_words(terms.agent.model, terms.on_takeover)
     if terms.needs:
         yield "needs", ", ".join(f"{n.task} (partial will do)" if n.partial_ok else n.task for n in terms.needs)
     for name, value in terms.inputs.items():
@@ -192,6 +195,12 @@ def terms_pairs(terms: Terms) -> Pairs:
     yield "workspace", terms.workspace
     delegation = resources.delegation if isinstance(resources.delegation, str) else "allowed"
     yield "other", f"network {network}; effects {resources.effects}; delegation {delegation}"
+    if resources.commands:
+        yield "commands", "; ".join(shlex.join(words) for words in resources.commands)
+    for name, server in terms.mcp_servers.items():
+        yield "tool server", f"{name}: {server.url or shlex.join(server.command or [])}"
+    if resources.models:
+        yield "models", ", ".join(resources.models)
     if resources.credentials:
         yield "credentials", ", ".join(resources.credentials)
     yield (
@@ -203,8 +212,17 @@ def terms_pairs(terms: Terms) -> Pairs:
     )
     caps = terms.budget.model_dump(exclude_none=True)
     if caps:
-        yield "budget", ", ".join(f"{key} {value:g}" for key, value in caps.items())
+        yield "budget", ", ".join(f"{key} {value:.12g}" for key, value in caps.items())
     yield from _owed(terms)
+
+
+def model_words(spec: ModelSpec, on_takeover: str) -> str:
+    """How a model is asked: ``up to 4096 tokens a call, 120 s, key from OPENAI_API_KEY, at http://…``."""
+    words = [f"at most {spec.max_output_tokens} tokens and {spec.timeout_s:g} s a call"]
+    words.append(f"key from {spec.api_key_env}" if spec.api_key_env else "no key")
+    if spec.base_url:
+        words.append(f"at {spec.base_url}")
+    return ", ".join([*words, f"a takeover starts {on_takeover}" if on_takeover == "fresh" else "a takeover continues"])
 
 
 def agent_words(terms: Terms) -> str:

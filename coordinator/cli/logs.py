@@ -15,10 +15,11 @@ from typing import Any
 from contracts.errors import NotFound
 from coordinator.cli.addresses import find_task
 from coordinator.cli.inspecting import ended_words
-from coordinator.cli.output import INTERRUPTED, opened, print_json
+from coordinator.cli.output import INTERRUPTED, console, opened, print_json
+from coordinator.cli.transcript import is_model, print_turn, read_turn, turn_line, turn_value, turns_of
 from coordinator.home import Home
 from coordinator.store import TaskStore
-from coordinator.store.views import AttemptView, RunView, TaskView
+from coordinator.store.views import AttemptView, RunView, TaskView, TurnView
 from coordinator.text import plain, shown
 
 __all__ = ["last_words", "logs"]
@@ -41,14 +42,18 @@ def logs(address: str | None, *, follow: bool, store: str | None, home: Path | N
             return INTERRUPTED
 
 
-def last_words(home: Home, task: TaskView) -> str:
-    """What a running child wrote last, or its last tool call; empty when it is not known, or nothing runs."""
+def last_words(store: TaskStore, home: Home, task: TaskView) -> str:
+    """What a running child wrote last, its last turn, or its last tool call; empty when it is not known, or nothing
+    runs."""
     attempt = task.attempts[-1] if task.attempts else None
     if attempt is None or attempt.ended is not None or task.owner is None:
         return ""
     if _is_program(task):
         lines = _tail(home.output_of(attempt.child_run_id)).decode("utf-8", "replace").splitlines()
         return next((f"wrote: {shown(line)}" for line in reversed(lines) if line.strip()), "")
+    if is_model(task):
+        turns = turns_of(store, task, attempt)
+        return turn_line(store, task, turns) if turns else "turn 1: nothing was answered yet"
     for entry in reversed(list(_entries(_tail(_worker_log(home, attempt)), task, attempt))):
         if entry.get("event") == "tool_call":
             where = f" {entry['path']}" if entry.get("path") else ""
@@ -71,13 +76,23 @@ def _show(
     if json and not follow:
         text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else None
         logged = list(_entries(_whole(_worker_log(home, attempt)), task, attempt))
-        print_json({"attempt": where, "output": text, "log": logged})
+        turns = turns_of(store, task, attempt) if is_model(task) else []
+        told = [turn_value(turn, read_turn(store, turn)) for turn in turns]
+        print_json({"attempt": where, "output": text, "log": logged, **({"turns": told} if is_model(task) else {})})
         return 0
 
     def over() -> bool:
         return not follow or _now(store, run.row, attempt).ended is not None
 
-    if _is_program(task):
+    if is_model(task):
+        for turn in _turns_told(store, task, attempt, over):
+            if json:
+                value = turn_value(turn, read_turn(store, turn))
+                print_json({"attempt": where, "turn": value}, one_line=True)
+            else:
+                print_turn(console(), turn, read_turn(store, turn))
+                sys.stdout.flush()
+    elif _is_program(task):
         wrote = False
         for text in _followed(output, over):
             wrote = True
@@ -98,6 +113,22 @@ def _show(
     if follow and not json:
         print(f"{where}: {ended_words(_now(store, run.row, attempt))}", file=sys.stderr)
     return 0
+
+
+def _turns_told(store: TaskStore, task: TaskView, attempt: AttemptView, over: Callable[[], bool]) -> Iterator[TurnView]:
+    """The turns that an attempt stands on, each once its calls are answered, until ``over``; then the rest too."""
+    told = 0
+    while True:
+        last = over()  # asked before reading: what comes last is not missed
+        turns = turns_of(store, task, attempt)[told:]
+        for turn in turns:
+            if turn.answers_digest is None and not last:
+                break
+            told += 1
+            yield turn
+        if last:
+            return
+        time.sleep(LOOK_S)
 
 
 def _is_program(task: TaskView) -> bool:

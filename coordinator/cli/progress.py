@@ -11,6 +11,7 @@ from typing import Self
 from contracts.errors import CoordinatorError
 from contracts.states import TRANSITIONS
 from coordinator.cli.output import console
+from coordinator.cli.transcript import event_of_turn
 from coordinator.cli.tree import Doing
 from coordinator.store import TaskStore
 from coordinator.store.views import EventView
@@ -44,6 +45,7 @@ class Progress:
         self._quiet = quiet or not rows
         self._done = threading.Event()
         self._after = {row: _last_event(store, row) for row in rows} if not self._quiet else {}
+        self._turns_after = {row: _last_turn(store, row) for row in self._after}
         self._thread = threading.Thread(target=self._follow, name="progress", daemon=True)
 
     def __enter__(self) -> Self:
@@ -75,6 +77,9 @@ class Progress:
                 self._after[row] = event.number
                 if event.verb in SHOWN:
                     print(event_line(event), file=sys.stderr, flush=True)
+            for turn in self._store.turns(row, after=self._turns_after[row]):
+                self._turns_after[row] = turn.row
+                print(event_of_turn(self._store, turn), file=sys.stderr, flush=True)
 
     def _follow_live(self) -> None:
         from rich.console import Group
@@ -92,6 +97,10 @@ class Progress:
                     live.update(Group(*(run_tree(run, rows_max=rows_max, doing=self._doing) for run in runs)))
                 if over:
                     return
+
+
+def _last_turn(store: TaskStore, row: int) -> int:
+    return max((turn.row for turn in store.turns(row)), default=0)
 
 
 def _last_event(store: TaskStore, row: int) -> int:

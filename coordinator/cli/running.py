@@ -23,6 +23,7 @@ from coordinator.cli.progress import Progress
 from coordinator.cli.showing import print_summary, run_json
 from coordinator.home import Home, open_home
 from coordinator.launch import Launched, Plan, launch, plan_launch
+from coordinator.models import missing_keys
 from coordinator.store import TaskStore
 from coordinator.text import shown
 from coordinator.worker import Worker
@@ -128,7 +129,8 @@ def show_plan(plan: Plan, json: bool) -> None:
                 "name": plan.orchestration.name,
                 "source": plan.pin.to_json() if plan.pin else None,
                 "terms": {task_id: {"digest": t.digest, "terms": t.canonical()} for task_id, t in plan.terms.items()},
-                "warnings": [str(warning) for warning in plan.warnings],
+                "prices": {task_id: priced.document() for task_id, priced in plan.priced.items()},
+                "warnings": [str(warning) for warning in [*plan.warnings, *missing_keys(plan.terms.values())]],
                 "faults": [str(fault) for fault in plan.faults],
                 "unenforced": plan.unenforced,
             }
@@ -146,10 +148,12 @@ def show_plan(plan: Plan, json: bool) -> None:
     for task_id, terms in plan.terms.items():
         out.print(f"  {task_id}")
         rows = [("objective", terms.objective), ("terms", terms.digest), *terms_pairs(terms)]
+        if task_id in plan.priced:
+            rows.append(("price", plan.priced[task_id].words()))
         out.print(Padding(pairs(rows), (0, 0, 0, 2)))
     for line in sorted(set(plan.unenforced.values())):
         out.print(f"  unenforced: {line}")
-    for warning in plan.warnings:
+    for warning in [*plan.warnings, *missing_keys(plan.terms.values())]:
         out.print(f"  warning: {shown(str(warning), 1000)}")
     out.print("  nothing was started" if not plan.faults else "  this would be refused:")
 
@@ -191,7 +195,7 @@ def work(
     crash_points.arm(planned)
     agent = Worker(store, home, slots=workers, runs=rows, name=name, claims_max=claims)
     again = "coordinator worker" if rows is None else "the same command"
-    doing = partial(last_words, home)
+    doing = partial(last_words, store, home)
     with Progress(store, shown, quiet=json, doing=doing), stop_on_signals(agent) as interrupted:
         try:
             # What function children print must not get among the JSON.
@@ -216,7 +220,7 @@ def refuse_costly(store: TaskStore, rows: Sequence[int], fault: crash_points.Fau
     """A planned death repeats work; where work costs money, that is not for demonstrations. Raises ``BadInput``."""
     for row in rows:
         for task in store.run(row).tasks:
-            if task.task_id == fault.task_id and task.terms.budget.max_cost_usd is not None:
+            if fault.task_id in (None, task.task_id) and task.terms.budget.max_cost_usd is not None:
                 raise BadInput(f"--fault is refused for {task.run_id}/{task.task_id}: it has a budget to spend")
 
 

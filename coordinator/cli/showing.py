@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contracts.errors import BadInput
-from coordinator.cli.addresses import find
+from coordinator.cli.addresses import find, find_task
 from coordinator.cli.inspecting import print_run, print_task, run_details, task_details
 from coordinator.cli.logs import last_words
 from coordinator.cli.output import INTERRUPTED, console, opened, print_json
 from coordinator.cli.progress import event_line
+from coordinator.cli.transcript import is_model, print_turn, read_turn, spent_of, turn_value, turns_of
 from coordinator.cli.tree import (
     Doing,
     answer_commands,
@@ -42,7 +43,7 @@ def status(run: str | None, *, watch: bool, store: str | None, home: Path | None
     """Show how a run stands. With ``watch`` until it has ended; the exit code is then 0 only if all was accepted."""
     with opened(store, home) as (task_store, place):
         row = find_run(task_store, run, "status")
-        doing = partial(last_words, place)
+        doing = partial(last_words, task_store, place)
         if watch:
             return follow(task_store, row, doing, json=json)
         if json:
@@ -65,8 +66,10 @@ def history(run: str | None, *, store: str | None, home: Path | None, json: bool
     return 0
 
 
-def inspect(address: str | None, *, store: str | None, home: Path | None, json: bool) -> int:
+def inspect(address: str | None, *, transcript: bool, store: str | None, home: Path | None, json: bool) -> int:
     with opened(store, home) as (task_store, _):
+        if transcript:
+            return show_transcript(task_store, address, json=json)
         found = find(task_store, address)
         whole = task_store.run(found.run.row, superseded=True)
         older = [task for task in whole.tasks if not task.is_current]
@@ -83,6 +86,26 @@ def inspect(address: str | None, *, store: str | None, home: Path | None, json: 
             print_json(task_details(task_store, found.run, found.task, own, only))
         else:
             print_task(task_store, console(), found.task, own, only)
+            if is_model(found.task) and found.task.attempts:
+                address = f"{found.run.run_id}/{found.task.task_id}"
+                console().print(f"\nnext: {follow_up(task_store, 'inspect', address, '--transcript')}", soft_wrap=True)
+    return 0
+
+
+def show_transcript(store: TaskStore, address: str | None, *, json: bool) -> int:
+    """The turns of a model: of all attempts at a task, or of the conversation that one attempt stands on."""
+    run, task, attempt = find_task(store, address)
+    turns = turns_of(store, task, attempt if "@" in (address or "") else None)
+    if json:
+        values = [turn_value(turn, read_turn(store, turn)) for turn in turns]
+        print_json({"address": f"{run.run_id}/{task.task_id}", "turns": values})
+        return 0
+    out = console()
+    for turn in turns:
+        print_turn(out, turn, read_turn(store, turn))
+        out.print()
+    many = "1 turn" if len(turns) == 1 else f"{len(turns)} turns"
+    out.print(f"{run.run_id}/{task.task_id}: {many}, {spent_of(turns)}")
     return 0
 
 
@@ -147,7 +170,7 @@ def follow(store: TaskStore, row: int, doing: Doing, *, json: bool) -> int:
             for number, run in enumerate(_changes(store, row)):
                 if number:
                     out.print()
-                out.print(run_tree(run))
+                out.print(run_tree(run, doing=doing))
                 out.print(how_it_stands(run))
                 sys.stdout.flush()
     except KeyboardInterrupt:
@@ -163,7 +186,10 @@ def _changes(store: TaskStore, row: int) -> Iterator[RunView]:
     before: object = None
     while True:
         run = store.run(row)
-        now = [(task.row, task.word, task.why, task.owner, len(task.attempts)) for task in run.tasks]
+        now = [
+            (task.row, task.word, task.why, task.owner, len(task.attempts), task.charged_micro_usd, task.charged_tokens)
+            for task in run.tasks
+        ]
         if (run.state, now) != before:
             before = (run.state, now)
             yield run

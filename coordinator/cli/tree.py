@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from contracts.prices import MICRO
 from contracts.results import Manifest
 from contracts.states import OPEN_STATES, State
 from coordinator.cli.made import kept_at
@@ -28,6 +29,7 @@ __all__ = [
     "STYLES",
     "Doing",
     "answer_commands",
+    "dollars",
     "duration",
     "follow_up",
     "how_it_stands",
@@ -121,9 +123,21 @@ def _facts(task: TaskView, now: datetime) -> list[str]:
         facts.append(f"{repairs} of {limits.max_repairs} repairs used")
     if any(attempt.late for attempt in task.attempts):
         facts.append("a late result was kept")
-    if task.terms.budget.max_cost_usd is not None:
-        facts.append(f"may cost ${task.terms.budget.max_cost_usd:g}")
-    return facts
+    return [*facts, *_charged(task)]
+
+
+def _charged(task: TaskView) -> list[str]:
+    """What the budget was charged, with what is delegated below; the worst case of a call that is under way."""
+    budget, words = task.terms.budget, []
+    if task.charged_micro_usd:
+        most = f" of ${budget.max_cost_usd:g}" if budget.max_cost_usd is not None else ""
+        words.append(f"charged {dollars(task.charged_micro_usd)}{most}")
+    elif budget.max_cost_usd is not None:
+        words.append(f"may cost ${budget.max_cost_usd:g}")
+    if task.charged_tokens:
+        most = f" of {budget.max_tokens:,}" if budget.max_tokens is not None else ""
+        words.append(f"{task.charged_tokens:,}{most} tokens")
+    return words
 
 
 def _most_pressing(tasks: Sequence[TaskView], rows_max: int | None) -> Sequence[TaskView]:
@@ -141,6 +155,13 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1f} s"
+
+
+def dollars(micro_usd: int) -> str:
+    """``$0.0123``; nothing that was spent is shown as nothing."""
+    if 0 < micro_usd < 100:
+        return f"${micro_usd / MICRO:.6f}".rstrip("0")
+    return f"${micro_usd / MICRO:.4f}" if micro_usd % 10_000 else f"${micro_usd / MICRO:.2f}"
 
 
 def _counts(tasks: Sequence[TaskView]) -> str:

@@ -40,6 +40,8 @@ def run_value(run: RunView) -> dict[str, Any]:
         "created_at": run.created_at,
         "closed_at": run.closed_at,
         "cancelled_at": run.cancelled_at,
+        "charged_micro_usd": run.charged_micro_usd,
+        "charged_tokens": run.charged_tokens,
         "tasks": [task_value(task) for task in run.tasks],
     }
 
@@ -68,6 +70,10 @@ def task_value(task: TaskView) -> dict[str, Any]:
         "repairs_used": repairs_used(task),
         "max_repairs": limits.max_repairs,
         "max_cost_usd": budget.max_cost_usd,
+        "max_tokens": budget.max_tokens,
+        "max_turns": budget.max_turns,
+        "charged_micro_usd": task.charged_micro_usd,
+        "charged_tokens": task.charged_tokens,
         "attempts": [attempt_value(attempt) for attempt in task.attempts],
         "requests": [request_value(request) for request in task.requests],
     }

@@ -8,10 +8,12 @@ from contracts.errors import NotFound, WrongState
 from contracts.states import State
 from coordinator.store import tables as t
 from coordinator.store.database import Blob, Tx
+from coordinator.store.operating import settle_by_answer
 from coordinator.store.records import Done, Question
 from coordinator.store.transitions import (
     UNCLAIMED,
-    advance,
+    Move,
+    advance_one,
     lock_orchestrations,
     next_sequence,
     refresh_ready,
@@ -69,6 +71,8 @@ def answer(tx: Tx, request_id: str, *, approved: bool, message: str) -> Done:
     tx.event(found.orchestration_id, found.task_id, "answered", data={"request": request_id, "approved": approved})
     if found.kind == "not_judged":
         state = _settle_not_judged(tx, found.orchestration_id, found.task_id, approved, message)
+    if found.kind == "operation":
+        settle_by_answer(tx, found.dedupe_key, approved=approved, message=message)
     refresh_ready(tx, found.orchestration_id, task_row=found.task_id)
     return Done(state)
 
@@ -78,8 +82,6 @@ def _settle_not_judged(tx: Tx, orchestration_row: int, task_row: int, approved: 
         tx.conn.execute(update(t.task).where(t.task.c.id == task_row).values(gate_tries=0))
         return State.SUBMITTED
     reason = "a person rejected it after it could not be judged" + (f": {message}" if message else "")
-    advance(
-        tx, "rejected", task_row=task_row, orchestration_row=orchestration_row, data={"reason": reason},
-        values={**UNCLAIMED, "reason": reason},
-    )  # fmt: skip
+    values = {**UNCLAIMED, "reason": reason}
+    advance_one(tx, "rejected", Move(task_row, orchestration_row, values=values, data={"reason": reason}))
     return State.FAILED

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, exists, func, insert, literal, or_, select, update
+from sqlalchemy import (
+    Row,
+    Select,
+    and_,
+    bindparam,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
 from contracts.errors import StaleClaim
 from contracts.states import ClaimKind, State
@@ -14,34 +27,46 @@ from contracts.terms import Terms
 from coordinator.store import tables as t
 from coordinator.store.asking import open_request
 from coordinator.store.database import Tx, intact
+from coordinator.store.operating import unsettled_questions
 from coordinator.store.records import Claim, Question
 from coordinator.store.transitions import (
     UNCLAIMED,
+    Guard,
+    Move,
     advance,
-    fence,
-    lock_orchestrations,
+    advance_one,
+    busy_overlap,
+    guard_of,
     lock_tasks,
     refresh_ready,
     stale,
+    try_lock_orchestration,
 )
 
-__all__ = ["MAX_GATE_TRIES", "claim", "claims_spent", "due", "reap", "renew", "terms_of"]
+__all__ = ["MAX_GATE_TRIES", "claim", "claims_spent", "due", "reap", "remember_terms", "renew", "terms_of"]
 
 MAX_GATE_TRIES = 3
 COUNTED_ENDS = frozenset({"lost", "failed", "cancelled", "unknown", "no_result", "deadline"})
 """Ends of an attempt that use up one of ``max_claims``."""
 
 _terms_by_digest: dict[str, Terms] = {}
+TERMS_KEPT_MAX = 10_000
 
 
 def terms_of(digest: str, data: bytes) -> Terms:
     """Parsed terms; immutable, so parsed once. Raises ``Damaged``."""
     known = _terms_by_digest.get(digest)
     if known is None:
-        if len(_terms_by_digest) > 10_000:
-            _terms_by_digest.clear()
-        known = _terms_by_digest[digest] = Terms.from_canonical(json.loads(intact(digest, data)))
+        known = Terms.from_canonical(json.loads(intact(digest, data)))
+        remember_terms(digest, known)
     return known
+
+
+def remember_terms(digest: str, terms: Terms) -> None:
+    """Spare this process the parsing of what it has just made."""
+    if len(_terms_by_digest) > TERMS_KEPT_MAX:
+        _terms_by_digest.clear()
+    _terms_by_digest[digest] = terms
 
 
 def claims_spent(tx: Tx, task_row: int) -> int:
@@ -57,15 +82,25 @@ def claims_spent(tx: Tx, task_row: int) -> int:
 
 def due(tx: Tx, *, runs: Sequence[int] | None) -> bool:
     """Whether a claim would find anything: cheap, and takes no write lock."""
+    values: dict[str, Any] = {"now": tx.now}
+    if runs is not None:
+        values["of_runs"] = list(runs)
+    return any(tx.conn.execute(query, values).first() is not None for query in _due_queries(runs is not None))
+
+
+@cache
+def _due_queries(of_runs: bool) -> Sequence[Select[Any]]:
+    """Results, work and leases that are over: an index each."""
     free = and_(t.task.c.ready, t.task.c.owner.is_(None))
     results = and_(t.task.c.state == State.SUBMITTED.value, free)
-    work = and_(t.task.c.state == State.PENDING.value, free, ~_busy_overlap())
-    expired = and_(t.claimed(), t.task.c.lease_until <= tx.now)
-    for condition in (results, work, expired):
-        query = select(literal(1)).select_from(t.task).where(condition, *_of_runs(runs)).limit(1)
-        if tx.conn.execute(query).first() is not None:
-            return True
-    return False
+    work = and_(t.task.c.state == State.PENDING.value, free, ~busy_overlap())
+    expired = and_(t.claimed(), t.task.c.lease_until <= bindparam("now"))
+    queries = [select(literal(1)).select_from(t.task).where(found).limit(1) for found in (results, work, expired)]
+    if of_runs:
+        queries = [
+            query.where(t.task.c.orchestration_id.in_(bindparam("of_runs", expanding=True))) for query in queries
+        ]
+    return queries
 
 
 def reap(tx: Tx, *, gone: Sequence[str] = ()) -> None:
@@ -78,61 +113,72 @@ def reap(tx: Tx, *, gone: Sequence[str] = ()) -> None:
         query = query.with_for_update(of=t.task, skip_locked=True, key_share=True)
     # Not sorted by the database: SQLite would walk through all tasks rather than sort a few.
     for row in sorted(tx.conn.execute(query), key=lambda row: int(row.id)):
-        same = [t.task.c.generation == row.generation, t.task.c.token == row.token]
         if row.lease_until > tx.now:
             why = f"worker {row.owner} is gone (its lock is free)"
         else:
             why = f"the lease of worker {row.owner} ran out"
         if row.claim_kind == ClaimKind.GATE:
-            _take_back_gate(tx, row, same, why)
+            _take_back_gate(tx, row, why)
         else:
-            _take_back_work(tx, row, same, why)
+            _take_back_work(tx, row, why)
 
 
-def _take_back_gate(tx: Tx, row: Row[Any], same: list[ColumnElement[bool]], why: str) -> None:
-    taken = advance(
-        tx, "gate_lost", task_row=row.id, orchestration_row=row.orchestration_id, where=same,
-        generation=row.generation, owner=row.owner, data={"reason": why}, values=UNCLAIMED,
-    )  # fmt: skip
+def _taken_back(row: Row[Any], values: Mapping[str, Any], why: str) -> Move:
+    same = {"generation": row.generation, "token": row.token}
+    return Move(row.id, row.orchestration_id, same, values, row.generation, row.owner, {"reason": why})
+
+
+def _take_back_gate(tx: Tx, row: Row[Any], why: str) -> None:
     # Where many deaths are allowed for, those of judges are too.
-    limit = max(MAX_GATE_TRIES, terms_of(row.digest, row.data).limits.max_claims)
-    if taken and row.gate_tries >= limit:
+    asks = row.gate_tries >= max(MAX_GATE_TRIES, terms_of(row.digest, row.data).limits.max_claims)
+    if asks and not try_lock_orchestration(tx, row.orchestration_id):
+        return  # a later tick takes it back
+    taken = advance_one(tx, "gate_lost", _taken_back(row, UNCLAIMED, why), guards=["same_claim"])
+    if taken and asks:
         open_request(tx, row.orchestration_id, row.id, not_judged_question(row.id, row.generation, row.gate_tries, why))
 
 
-def _take_back_work(tx: Tx, row: Row[Any], same: list[ColumnElement[bool]], why: str) -> None:
+def _take_back_work(tx: Tx, row: Row[Any], why: str) -> None:
+    terms = terms_of(row.digest, row.data)
+    questions = unsettled_questions(tx, row.id, terms)
+    if questions and not try_lock_orchestration(tx, row.orchestration_id):
+        return  # a later tick takes it back
     tx.conn.execute(
         update(t.attempt)
         .where(t.attempt.c.task_id == row.id, t.attempt.c.generation == row.generation, t.attempt.c.ended.is_(None))
         .values(ended="lost")
     )
-    terms = terms_of(row.digest, row.data)
-    back_or_failed(tx, "lost", row.orchestration_id, row.id, terms, why, same, row.generation, row.owner)
+    back_or_failed(
+        tx, "lost", terms, lambda values, reason: _taken_back(row, values, reason), "same_claim", why,
+        waits=bool(questions),
+    )  # fmt: skip
+    for question in questions:
+        open_request(tx, row.orchestration_id, row.id, question)
     refresh_ready(tx, row.orchestration_id, task_row=row.id)  # what it needs may have been replaced meanwhile
 
 
 def back_or_failed(
     tx: Tx,
     verb: str,
-    orchestration_row: int,
-    task_row: int,
     terms: Terms,
+    move: Callable[[Mapping[str, Any], str], Move],
+    guard: Guard,
     why: str,
-    where: Sequence[ColumnElement[bool]],
-    generation: int,
-    owner: str,
+    *,
+    waits: bool = False,
 ) -> State | None:
-    """Back to pending, or failed when the claims are used up. None: the guard did not hold."""
-    spent = claims_spent(tx, task_row)
+    """Back to pending, or failed when the claims are used up. None: the guard did not hold.
+
+    ``move``: makes the move from the columns to set and the reason. ``waits``: nobody knows yet what it has done
+    outside, so it has not failed.
+    """
+    spent = claims_spent(tx, move({}, "").task_row)
     reason = None
     state = State.PENDING
-    if spent >= terms.limits.max_claims:
+    if spent >= terms.limits.max_claims and not waits:
         verb, state = "exhausted", State.FAILED
         reason = f"{spent} of {terms.limits.max_claims} claims ended without a result; the last: {why}"
-    done = advance(
-        tx, verb, task_row=task_row, orchestration_row=orchestration_row, target=state, where=where,
-        generation=generation, owner=owner, data={"reason": reason or why}, values={**UNCLAIMED, "reason": reason},
-    )  # fmt: skip
+    done = advance_one(tx, verb, move({**UNCLAIMED, "reason": reason}, reason or why), target=state, guards=[guard])
     return state if done else None
 
 
@@ -159,35 +205,33 @@ def claim(
         rows = _candidates(tx, ClaimKind.GATE, gate, runs, lock=True)
         # A result whose judge has died may be what killed it: it is judged alone, so that it takes no other with it.
         untried = [row for row in rows if row.gate_tries == 0]
-        for row in untried or rows[:1]:
-            won += _take(tx, row, owner, ClaimKind.GATE, new_id)
+        won += _take(tx, untried or rows[:1], owner, ClaimKind.GATE, new_id)
     if work:
         serialised: set[int] = set()
-        if tx.postgres:  # those that must not run side by side are claimed under their run's lock, taken before theirs
-            serialised = {row.orchestration_id for row in _candidates(tx, ClaimKind.WORK, work, runs) if row.overlaps}
-            lock_orchestrations(tx, sorted(serialised))
-        for row in _candidates(tx, ClaimKind.WORK, work, runs, lock=True):
-            if not tx.postgres or not row.overlaps or row.orchestration_id in serialised:
-                won += _take(tx, row, owner, ClaimKind.WORK, new_id)
+        if tx.postgres:  # those that must not run side by side are claimed under their run's lock, or by a later tick
+            wanted = {row.orchestration_id for row in _candidates(tx, ClaimKind.WORK, work, runs) if row.overlaps}
+            serialised = {row for row in sorted(wanted) if try_lock_orchestration(tx, row)}
+        rows = _candidates(tx, ClaimKind.WORK, work, runs, lock=True)
+        taken = _take(tx, [row for row in rows if not row.overlaps], owner, ClaimKind.WORK, new_id)
+        for row in rows:  # one by one, so that each sees those taken a moment ago
+            if row.overlaps and (not tx.postgres or row.orchestration_id in serialised):
+                taken += _take(tx, [row], owner, ClaimKind.WORK, new_id)
+        won += sorted(taken, key=lambda claim: claim.task_row)
     return won
-
-
-def _of_runs(runs: Sequence[int] | None) -> list[ColumnElement[bool]]:
-    return [] if runs is None else [t.task.c.orchestration_id.in_(runs)]
-
-
-def _busy_overlap() -> ColumnElement[bool]:
-    other = t.task.alias("other")
-    return exists(
-        select(literal(1))
-        .select_from(t.overlap.join(other, other.c.id == t.overlap.c.other_id))
-        .where(t.overlap.c.task_id == t.task.c.id, other.c.state.in_(["running", "submitted"]))
-    )
 
 
 def _candidates(
     tx: Tx, kind: ClaimKind, limit: int, runs: Sequence[int] | None, *, lock: bool = False
-) -> list[Row[Any]]:
+) -> Sequence[Row[Any]]:
+    query = _candidates_query(kind, runs is not None, tx.postgres and lock)
+    values: dict[str, Any] = {"at_most": limit}
+    if runs is not None:
+        values["of_runs"] = list(runs)
+    return tx.conn.execute(query, values).all()
+
+
+@cache
+def _candidates_query(kind: ClaimKind, of_runs: bool, lock: bool) -> Select[Any]:
     state = State.PENDING if kind is ClaimKind.WORK else State.SUBMITTED
     overlaps = exists(select(literal(1)).select_from(t.overlap).where(t.overlap.c.task_id == t.task.c.id))
     query = (
@@ -198,42 +242,39 @@ def _candidates(
         )
         .join(t.document, t.document.c.id == t.task.c.terms_id)
         .join(t.orchestration, t.orchestration.c.id == t.task.c.orchestration_id)
-        .where(t.task.c.state == state.value, t.task.c.ready, t.task.c.owner.is_(None), *_of_runs(runs))
+        .where(t.task.c.state == state.value, t.task.c.ready, t.task.c.owner.is_(None))
         .order_by(t.task.c.id)
-        .limit(limit)
+        .limit(bindparam("at_most"))
     )  # fmt: skip
+    if of_runs:
+        query = query.where(t.task.c.orchestration_id.in_(bindparam("of_runs", expanding=True)))
     if kind is ClaimKind.WORK:
-        query = query.where(~_busy_overlap())
-    if tx.postgres and lock:
+        query = query.where(~busy_overlap())
+    if lock:
         query = query.with_for_update(of=t.task, skip_locked=True, key_share=True)
-    return list(tx.conn.execute(query))
+    return query
 
 
-def _take(tx: Tx, row: Row[Any], owner: str, kind: ClaimKind, new_id: Callable[[], str]) -> list[Claim]:
-    terms = terms_of(row.digest, row.data)
-    generation = row.generation + 1
-    lease_until = tx.now + int(terms.limits.lease_s * 1_000_000)
-    token = new_id()
-    where = [t.task.c.row_version == row.row_version, t.task.c.owner.is_(None)]
-    values: dict[str, Any] = {
-        "generation": generation, "owner": owner, "token": token, "claim_kind": str(kind), "lease_until": lease_until,
-    }  # fmt: skip
-    if kind is ClaimKind.GATE:
-        verb = "gate_claimed"
-        values["gate_tries"] = row.gate_tries + 1
-    else:
-        verb = "claimed"
-        if row.overlaps:
-            where.append(~_busy_overlap())  # also against those taken a moment ago, in this very batch
-    if not advance(
-        tx, verb, task_row=row.id, orchestration_row=row.orchestration_id, where=where, generation=generation,
-        owner=owner, values=values,
-    ):  # fmt: skip
+def _take(tx: Tx, rows: Sequence[Row[Any]], owner: str, kind: ClaimKind, new_id: Callable[[], str]) -> list[Claim]:
+    gates = kind is ClaimKind.GATE
+    moves = []
+    for row in rows:
+        lease_s = terms_of(row.digest, row.data).limits.lease_s
+        values = {
+            "generation": row.generation + 1, "owner": owner, "token": new_id(), "claim_kind": str(kind),
+            "lease_until": tx.now + int(lease_s * 1_000_000),
+        }  # fmt: skip
+        if gates:
+            values["gate_tries"] = row.gate_tries + 1
+        moves.append(
+            Move(row.id, row.orchestration_id, {"row_version": row.row_version}, values, row.generation + 1, owner)
+        )
+    guards: Sequence[Guard] = ["free", "no_overlap"] if any(row.overlaps for row in rows) and not gates else ["free"]
+    made = advance(tx, "gate_claimed" if gates else "claimed", moves, guards=guards)
+    won = [(row, move) for row, move, ok in zip(rows, moves, made, strict=True) if ok]
+    if not won:
         return []
-    if kind is ClaimKind.GATE:
-        attempt = _submitted_attempt(tx, row.id)
-    else:
-        attempt = _new_attempt(tx, row, generation, terms, owner, new_id)
+    attempts = _submitted_attempts(tx, won) if gates else _new_attempts(tx, won, owner, new_id)
     return [
         Claim(
             orchestration_row=row.orchestration_id,
@@ -241,60 +282,91 @@ def _take(tx: Tx, row: Row[Any], owner: str, kind: ClaimKind, new_id: Callable[[
             run_id=row.run_id,
             task_id=row.key,
             kind=kind,
-            generation=generation,
-            token=token,
+            generation=move.values["generation"],
+            token=move.values["token"],
             owner=owner,
-            lease_until=lease_until,
+            lease_until=move.values["lease_until"],
             claimed_at=tx.now,
             delegation_id=row.delegation_id,
-            terms=terms,
+            terms=terms_of(row.digest, row.data),
             terms_digest=row.digest,
             head=row.head,
-            **attempt,
+            **attempts[row.id],
         )
+        for row, move in won
     ]
 
 
-def _new_attempt(
-    tx: Tx, row: Row[Any], generation: int, terms: Terms, owner: str, new_id: Callable[[], str]
-) -> dict[str, Any]:
-    query = select(func.coalesce(func.max(t.attempt.c.number), 0)).where(t.attempt.c.task_id == row.id)
-    number = int(tx.conn.execute(query).scalar_one()) + 1
-    child_run_id = f"child-{new_id()[:12]}"
-    deadline_at = tx.now + int(terms.limits.deadline_s * 1_000_000)
-    inserted = tx.conn.execute(
-        insert(t.attempt).values(
-            task_id=row.id, number=number, generation=generation, child_run_id=child_run_id, owner=owner,
-            parent_state_version=row.version, started_at=tx.now, deadline_at=deadline_at,
-        )
+_LAST_NUMBERS = (
+    select(t.attempt.c.task_id, func.max(t.attempt.c.number).label("number"))
+    .where(t.attempt.c.task_id.in_(bindparam("of_tasks", expanding=True)))
+    .group_by(t.attempt.c.task_id)
+)
+_NEW_ROWS = select(t.attempt.c.id, t.attempt.c.task_id).where(
+    t.attempt.c.child_run_id.in_(bindparam("children", expanding=True))
+)
+
+
+def _new_attempts(
+    tx: Tx, won: Sequence[tuple[Row[Any], Move]], owner: str, new_id: Callable[[], str]
+) -> dict[int, dict[str, Any]]:
+    tasks = [row.id for row, _ in won]
+    last = {row.task_id: row.number for row in tx.conn.execute(_LAST_NUMBERS, {"of_tasks": tasks})}
+    attempts: dict[int, dict[str, Any]] = {}
+    for row, _ in won:
+        deadline_s = terms_of(row.digest, row.data).limits.deadline_s
+        attempts[row.id] = {
+            "attempt": last.get(row.id, 0) + 1,
+            "child_run_id": f"child-{new_id()[:12]}",
+            "deadline_at": tx.now + int(deadline_s * 1_000_000),
+            "parent_state_version": row.version,
+        }
+    tx.conn.execute(
+        insert(t.attempt),
+        [
+            {
+                "task_id": row.id, "number": attempts[row.id]["attempt"], "generation": move.values["generation"],
+                "child_run_id": attempts[row.id]["child_run_id"], "owner": owner, "parent_state_version": row.version,
+                "started_at": tx.now, "deadline_at": attempts[row.id]["deadline_at"],
+            }
+            for row, move in won
+        ],
     )  # fmt: skip
+    children = [attempt["child_run_id"] for attempt in attempts.values()]
+    for found in tx.conn.execute(_NEW_ROWS, {"children": children}):
+        attempts[found.task_id]["attempt_row"] = found.id
+    return attempts
+
+
+_SUBMITTED = (
+    select(t.attempt, t.document.c.digest)
+    .join(t.document, t.document.c.id == t.attempt.c.manifest_id)
+    .where(t.attempt.c.task_id.in_(bindparam("of_tasks", expanding=True)), t.attempt.c.ended == "submitted")
+    .order_by(t.attempt.c.number)
+)
+
+
+def _submitted_attempts(tx: Tx, won: Sequence[tuple[Row[Any], Move]]) -> dict[int, dict[str, Any]]:
+    """Of each task the newest result that was submitted."""
     return {
-        "attempt_row": inserted.inserted_primary_key[0],  # type: ignore[index]
-        "attempt": number,
-        "child_run_id": child_run_id,
-        "deadline_at": deadline_at,
-        "parent_state_version": row.version,
+        found.task_id: {
+            "attempt_row": found.id,
+            "attempt": found.number,
+            "child_run_id": found.child_run_id,
+            "deadline_at": found.deadline_at,
+            "parent_state_version": found.parent_state_version,
+            "manifest_digest": found.digest,
+            "generation_submitted": found.generation,
+        }
+        for found in tx.conn.execute(_SUBMITTED, {"of_tasks": [row.id for row, _ in won]})
     }
 
 
-def _submitted_attempt(tx: Tx, task_row: int) -> dict[str, Any]:
-    query = (
-        select(t.attempt, t.document.c.digest)
-        .join(t.document, t.document.c.id == t.attempt.c.manifest_id)
-        .where(t.attempt.c.task_id == task_row, t.attempt.c.ended == "submitted")
-        .order_by(t.attempt.c.number.desc())
-        .limit(1)
-    )
-    found = tx.conn.execute(query).one()
-    return {
-        "attempt_row": found.id,
-        "attempt": found.number,
-        "child_run_id": found.child_run_id,
-        "deadline_at": found.deadline_at,
-        "parent_state_version": found.parent_state_version,
-        "manifest_digest": found.digest,
-        "generation_submitted": found.generation,
-    }
+_RENEW = (
+    update(t.task)
+    .where(t.task.c.id == bindparam("b_task"), guard_of("fence"))
+    .values(lease_until=bindparam("v_lease_until"))
+)
 
 
 def renew(tx: Tx, claims: Sequence[Claim]) -> list[int | StaleClaim]:
@@ -303,8 +375,10 @@ def renew(tx: Tx, claims: Sequence[Claim]) -> list[int | StaleClaim]:
     outcomes: list[int | StaleClaim] = []
     for item in claims:
         until = tx.now + int(item.terms.limits.lease_s * 1_000_000)
-        renewed = tx.conn.execute(
-            update(t.task).where(t.task.c.id == item.task_row, fence(item, tx.now)).values(lease_until=until)
-        ).rowcount
+        values = {
+            "b_task": item.task_row, "g_generation": item.generation, "g_token": item.token, "g_now": tx.now,
+            "v_lease_until": until,
+        }  # fmt: skip
+        renewed = tx.conn.execute(_RENEW, values).rowcount
         outcomes.append(until if renewed == 1 else stale(tx, item, "renewing"))
     return outcomes

@@ -6,10 +6,11 @@ A change is a function of a ``Tx`` that ``Database.write`` runs in one short tra
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,24 +19,36 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, bindparam, create_engine, insert, inspect, select, text, update
 from sqlalchemy import event as engine_event
+from sqlalchemy.dialects.postgresql import insert as postgres_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from contracts.canonical import canonical_bytes, sha256_digest
 from contracts.errors import BadInput, Refused, StoreUnavailable, VersionRefused
 from contracts.ports import Clock
+from coordinator.crash_points import at_commit
 from coordinator.store import tables as t
 from coordinator.store.filesystem import check_store_folder
 
-__all__ = ["SCHEMA_VERSION", "Blob", "Damaged", "Database", "Tx", "from_micros", "intact", "to_micros"]
+__all__ = ["SCHEMA_VERSION", "Blob", "Damaged", "Database", "StoreBroken", "Tx", "from_micros", "intact", "to_micros"]
 
 SCHEMA_VERSION = "0001"
 """Newest revision in ``migrations/versions``; a test compares them."""
 
 KNOWN_VERSIONS = ("0001",)
 BUSY_TIMEOUT_S = 30
+"""How long to wait for a lock that another session holds."""
+
+IDLE_IN_TRANSACTION_S = 15
+"""After that PostgreSQL ends a session that stands still while it writes: no transaction of ours waits for anything,
+so its process was stopped, and its locks would hold up all others."""
+
 MAX_RETRIES = 20
+TRANSACTION_S = 120
+"""After that PostgreSQL (17 and later) ends any transaction that writes."""
+
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -64,6 +77,10 @@ class Blob:
         return cls(sha256_digest(data), len(data), data)
 
 
+class StoreBroken(StoreUnavailable):
+    """The store will not come back by waiting: damaged, not a store, or it cannot take what it was given."""
+
+
 class Damaged(Refused):
     """Stored bytes that are missing, or no longer have their digest."""
 
@@ -76,9 +93,18 @@ def intact(digest: str, data: bytes) -> bytes:
     return data
 
 
-_FIND_DOCUMENT = select(t.document.c.id, t.document.c.data.is_(None).label("in_file")).where(
-    t.document.c.digest == bindparam("wanted")
+_FIND_DOCUMENTS = select(t.document.c.id, t.document.c.digest, t.document.c.data.is_(None).label("in_file")).where(
+    t.document.c.digest.in_(bindparam("wanted", expanding=True))
 )
+_INSERT_DOCUMENT = {
+    "sqlite": sqlite_insert(t.document).on_conflict_do_nothing(),
+    "postgresql": postgres_insert(t.document).on_conflict_do_nothing(),
+}
+_INLINE_DOCUMENT = (
+    update(t.document).where(t.document.c.id == bindparam("of_document")).values(data=bindparam("v_data"))
+)
+AT_ONCE_MAX = 500
+"""Values in one list of a statement: databases have limits."""
 
 
 @dataclass(slots=True)
@@ -93,30 +119,29 @@ class Tx:
 
     def document(self, blob: Blob) -> int:
         """Row id of these bytes; stored once."""
-        known = self._documents.get(blob.digest)
-        if known is not None:
-            return known
-        row = self.conn.execute(_FIND_DOCUMENT, {"wanted": blob.digest}).first()
-        found = None if row is None else row.id
-        if row is not None and row.in_file and blob.data is not None:
-            # A child may hand in as an artifact the very bytes of a document that must be readable here.
-            self.conn.execute(update(t.document).where(t.document.c.id == found).values(data=blob.data))
-        if found is None:
-            if self.postgres:
-                from sqlalchemy.dialects.postgresql import insert as pg_insert
+        return self.documents([blob])[blob.digest]
 
-                values = {"digest": blob.digest, "size_bytes": blob.size_bytes, "data": blob.data}
-                self.conn.execute(pg_insert(t.document).values(values).on_conflict_do_nothing())
-                query = select(t.document.c.id).where(t.document.c.digest == blob.digest)
-                found = self.conn.execute(query).scalar_one()
-            else:
-                result = self.conn.execute(
-                    insert(t.document).values(digest=blob.digest, size_bytes=blob.size_bytes, data=blob.data)
-                )
-                found = result.inserted_primary_key[0]  # type: ignore[index]
-        row_id = int(found)
-        self._documents[blob.digest] = row_id
-        return row_id
+    def documents(self, blobs: Iterable[Blob]) -> Mapping[str, int]:
+        """digest -> row id of these bytes, among others; each stored once."""
+        new = {blob.digest: blob for blob in blobs if blob.digest not in self._documents}
+        digests = sorted(new)  # in one order, so that two transactions cannot wait for each other
+        for first in range(0, len(digests), AT_ONCE_MAX):
+            self._store(new, digests[first : first + AT_ONCE_MAX])
+        return self._documents
+
+    def _store(self, new: Mapping[str, Blob], digests: list[str]) -> None:
+        self.conn.execute(
+            _INSERT_DOCUMENT[self.conn.dialect.name],
+            [{"digest": digest, "size_bytes": new[digest].size_bytes, "data": new[digest].data} for digest in digests],
+        )
+        inline: list[dict[str, Any]] = []
+        for row in self.conn.execute(_FIND_DOCUMENTS, {"wanted": digests}):
+            self._documents[row.digest] = row.id
+            if row.in_file and new[row.digest].data is not None:
+                # A child may hand in as an artifact the very bytes of a document that must be readable here.
+                inline.append({"of_document": row.id, "v_data": new[row.digest].data})
+        if inline:
+            self.conn.execute(_INLINE_DOCUMENT, inline)
 
     def event(
         self,
@@ -137,7 +162,7 @@ class Tx:
                 "verb": verb,
                 "generation": generation,
                 "owner": owner,
-                "data": canonical_bytes(dict(data)).decode() if data else None,
+                "data": json.dumps(data, separators=(",", ":"), sort_keys=True) if data else None,
             }
         )
 
@@ -160,12 +185,14 @@ class Database:
         self.postgres = self.url.get_backend_name() == "postgresql"
         self._clock = clock
         if self.postgres:
-            self.engine = create_engine(self.url, pool_size=4, max_overflow=8, pool_pre_ping=True)
+            self.engine = _postgres_engine(self.url)
         else:
             self.engine = _sqlite_engine(self.url)
         try:
             with self._typed_errors():
                 self._prepare()
+            if not self.postgres:
+                _never_make_another(self.engine, Path(str(self.url.database)))
         except BaseException:
             self.close()
             raise
@@ -181,6 +208,8 @@ class Database:
                     with self._transaction(write=True) as tx:
                         result = change(tx)
                         tx.flush()
+                        at_commit(change, "commit")
+                    at_commit(change, "committed")
                     return result
                 except DBAPIError as error:
                     if attempt == MAX_RETRIES - 1 or not _may_be_repeated(error):
@@ -199,7 +228,10 @@ class Database:
         if self.postgres and not write:
             options["isolation_level"] = "REPEATABLE READ"
         with self.engine.connect().execution_options(**options) as conn, conn.begin():
-            now = _database_now(conn) if self.postgres else to_micros(self._clock())
+            if self.postgres:
+                now = _begun_writing(conn) if write else _database_now(conn)
+            else:
+                now = to_micros(self._clock())
             yield Tx(conn, now, self.postgres)
 
     def _prepare(self) -> None:
@@ -261,7 +293,8 @@ class Database:
         except IntegrityError:
             raise
         except DBAPIError as error:
-            raise StoreUnavailable(_explain(error, self.shown_url)) from error
+            kind = StoreBroken if _passing_fault(error) is None else StoreUnavailable
+            raise kind(_explain(error, self.shown_url)) from error
         except PoolTimeout as error:
             raise StoreUnavailable(f"the store {self.shown_url} is too busy: every connection was in use") from error
 
@@ -307,6 +340,33 @@ def _sqlite_engine(url: URL) -> Engine:
     return engine
 
 
+def _never_make_another(engine: Engine, path: Path) -> None:
+    """A store that is gone for a while (its disk was taken away) must not be replaced by an empty file."""
+
+    @engine_event.listens_for(engine, "do_connect")
+    def _connect(_dialect: object, _record: object, args: list[Any], options: dict[str, Any]) -> None:
+        args[0] = f"{path.as_uri()}?mode=rw"
+        options["uri"] = True
+
+
+def _postgres_engine(url: URL) -> Engine:
+    # A network that swallows packets must look like a lost connection, not like a slow answer for hours.
+    patience = {
+        "connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+        "tcp_user_timeout": BUSY_TIMEOUT_S * 1000,
+    }  # fmt: skip
+    own = {name: value for name, value in patience.items() if name not in url.query}
+    engine = create_engine(url, pool_size=4, max_overflow=8, pool_pre_ping=True, connect_args=own)
+
+    @engine_event.listens_for(engine, "connect")
+    def _connect(connection: Any, _record: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET lock_timeout = '{BUSY_TIMEOUT_S}s'")
+        connection.commit()
+
+    return engine
+
+
 def _set_wal(connection: sqlite3.Connection) -> None:
     """Make a new database a WAL one; the mode stays in the file. The file of another program is not touched."""
     for attempt in range(MAX_RETRIES):
@@ -324,23 +384,87 @@ def _database_now(conn: Connection) -> int:
     return int(conn.execute(text("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")).scalar_one())
 
 
+def _begun_writing(conn: Connection) -> int:
+    """The database's time; and the server gives up on this transaction when it stands still."""
+    # The first of the two does not see a client that stands still between the messages of one batch; 17 has the second.
+    whole = ", set_config('transaction_timeout', :whole, true)" if _has_transaction_timeout(conn) else ""
+    limit = text(
+        "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, "
+        f"set_config('idle_in_transaction_session_timeout', :idle, true){whole}"
+    )
+    values = {"idle": f"{IDLE_IN_TRANSACTION_S}s"}
+    if whole:
+        values["whole"] = f"{TRANSACTION_S}s"
+    return int(conn.execute(limit, values).scalar_one())
+
+
+def _has_transaction_timeout(conn: Connection) -> bool:
+    return (conn.dialect.server_version_info or (0,)) >= (17,)
+
+
 def _may_be_repeated(error: DBAPIError) -> bool:
     """Deadlocks and serialisation failures: the database rolled back, and asks to try again."""
-    return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")
+    return _sqlstate(error) in ("40001", "40P01")
+
+
+def _sqlstate(error: DBAPIError) -> str | None:
+    state = getattr(error.orig, "sqlstate", None)
+    return state if isinstance(state, str) else None
+
+
+_SQLITE_FAULTS = {
+    sqlite3.SQLITE_FULL: "its disk is full: free some space",
+    sqlite3.SQLITE_READONLY: "it is read-only: make the file and its folder writable, or use another --store",
+    sqlite3.SQLITE_BUSY: f"another process held its write lock for over {BUSY_TIMEOUT_S} s: find out what it does",
+    sqlite3.SQLITE_LOCKED: "another connection of this process holds it",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check the path and its permissions",
+    sqlite3.SQLITE_IOERR: "reading or writing it failed: check the disk (full, failing?)",
+    sqlite3.SQLITE_NOMEM: "there was not enough memory",
+    sqlite3.SQLITE_PROTOCOL: "its locks were in too much demand",
+}
+"""What may pass, and what to do about it."""
+
+_SQLITE_DAMAGE = {
+    sqlite3.SQLITE_CORRUPT: "its file is damaged: restore a backup",
+    sqlite3.SQLITE_NOTADB: "it is not a database",
+}
+
+_POSTGRES_FAULTS = {
+    "08": "the connection was lost: check the server and the network",
+    "25006": "it is read-only: make the server take writes again, or use another --store",
+    "25P03": "this process stood still for too long in the middle of a transaction",
+    "25P04": "this process stood still for too long in the middle of a transaction",
+    "40": "other sessions were in the way at every try",
+    "53": "the server is short of something: see its own words",
+    "53100": "the disk of the server is full: free some space there",
+    "53300": "the server has no connection left: end some, or raise its max_connections",
+    "55P03": f"another session held a lock for over {BUSY_TIMEOUT_S} s: find out what it does",
+    "57": "the server ended the session, or is starting or stopping: check that it runs",
+    "58": "the server could not read or write its files: check its disk",
+}
+"""The same, by the state or its class."""
+
+
+def _passing_fault(error: DBAPIError) -> str | None:
+    """What it is and what to do about it, for a fault that may pass by itself; None for one that does not."""
+    if isinstance(error.orig, sqlite3.Error):
+        return _SQLITE_FAULTS.get(getattr(error.orig, "sqlite_errorcode", 0) & 0xFF)
+    state = _sqlstate(error)
+    known = state and (_POSTGRES_FAULTS.get(state) or _POSTGRES_FAULTS.get(state[:2]))
+    if known:
+        return known
+    if error.connection_invalidated:  # whatever the server's last word was
+        return _POSTGRES_FAULTS["08"]
+    if state is None and isinstance(error, OperationalError):
+        return "the server cannot be reached: check that it runs, and the address"
+    return None
 
 
 def _explain(error: DBAPIError, where: str) -> str:
-    code = getattr(error.orig, "sqlite_errorcode", None)
     plain = str(error.orig).strip().split("\n", 1)[0]
-    primary = code & 0xFF if isinstance(code, int) else None
-    reasons = {
-        sqlite3.SQLITE_FULL: "its disk is full: free some space and run the same command again",
-        sqlite3.SQLITE_READONLY: "it is read-only: make the file and its folder writable, or use another --store",
-        sqlite3.SQLITE_BUSY: f"another process held its write lock for over {BUSY_TIMEOUT_S} s: run the command again",
-        sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check the path and its permissions",
-        sqlite3.SQLITE_IOERR: "reading or writing it failed: check the disk (full, failing?) and run the command again",
-        sqlite3.SQLITE_CORRUPT: "its file is damaged: restore a backup",
-        sqlite3.SQLITE_NOTADB: "it is not a database",
-    }
-    reason = reasons.get(primary) if primary is not None else None
-    return f"the store {where} did not take this: {reason or plain} ({plain}). Nothing of this step was changed"
+    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+    reason = _passing_fault(error) or _SQLITE_DAMAGE.get(code) or plain
+    # A connection that is lost while it commits says nothing of the commit; every call may be repeated.
+    lost = error.connection_invalidated
+    after = "Whether this step was stored is not known" if lost else "Nothing of this step was changed"
+    return f"the store {where} did not take this: {reason} ({plain}). {after}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
-from sqlalchemy import exists, func, insert, literal, select, update
+from sqlalchemy import Executable, bindparam, func, select, update
+from sqlalchemy.dialects.postgresql import insert as postgres_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from contracts.errors import StaleClaim
 from contracts.results import Finding
@@ -17,12 +20,13 @@ from coordinator.store.database import Blob, Tx
 from coordinator.store.records import Claim, Done, HeadMoved, Verdict
 from coordinator.store.transitions import (
     UNCLAIMED,
+    Move,
     advance,
     bump_version,
-    fence,
     first_answer,
     lock_orchestrations,
     lock_tasks,
+    move_of,
     refresh_ready,
     stale,
 )
@@ -36,79 +40,180 @@ VERBS = (
 
 def decide(tx: Tx, items: Sequence[Verdict]) -> list[Done | HeadMoved | StaleClaim]:
     """Commit decisions. Repeating one returns its first answer."""
+    if not items:
+        return []
     lock_orchestrations(tx, [item.claim.orchestration_row for item in items])
     lock_tasks(tx, [item.claim.task_row for item in items])
-    return [_decide(tx, item) for item in items]
+    decisions = [Blob.of(item.decision.canonical()) for item in items]
+    documents = tx.documents(decisions)
+    rows = [item.claim.attempt_row for item in items]
+    judged = {row.id: row.decision_id for row in tx.conn.execute(_JUDGED, {"attempts": rows})}
+    answers: dict[int, Done | HeadMoved | StaleClaim] = {}
+    together: list[_Ruling] = []
+    alone: list[_Ruling] = []
+    for index, (item, decision) in enumerate(zip(items, decisions, strict=True)):
+        _assert_bound(item)
+        ruling = _Ruling(index, item, documents[decision.digest])
+        repeated = judged[item.claim.attempt_row] == ruling.decision_id
+        first = first_answer(tx, item.claim, VERBS) if repeated else None
+        if first is not None:
+            answers[index] = first
+        else:
+            # One that moves the head is compared with what the one before has made of it.
+            (alone if item.decision.new_head is not None else together).append(ruling)
+    for batch in [together, *([ruling] for ruling in alone)]:
+        answers |= _decide(tx, batch)
+    return [answers[index] for index in range(len(items))]
 
 
-def _decide(tx: Tx, item: Verdict) -> Done | HeadMoved | StaleClaim:
-    claim, decision = item.claim, item.decision
-    bound = decision.bound
+_JUDGED = select(t.attempt.c.id, t.attempt.c.decision_id).where(
+    t.attempt.c.id.in_(bindparam("attempts", expanding=True))
+)
+_HEADS = select(t.orchestration.c.id, t.orchestration.c.head).where(
+    t.orchestration.c.id.in_(bindparam("of_runs", expanding=True))
+)
+_DECIDED = (
+    update(t.attempt)
+    .where(t.attempt.c.id == bindparam("of_attempt"))
+    .values(
+        decision=bindparam("v_decision"),
+        decision_id=bindparam("v_decision_id"),
+        policy_version=bindparam("v_policy_version"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ruling:
+    """A verdict of this call. ``decision_id``: row of its document."""
+
+    index: int
+    item: Verdict
+    decision_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The transition that a decision means. ``columns``: to set besides."""
+
+    verb: str
+    state: State
+    reason: str = ""
+    columns: tuple[tuple[str, Any], ...] = ()
+    head_moved: bool = False
+
+
+def _assert_bound(item: Verdict) -> None:
+    claim, bound = item.claim, item.decision.bound
     assert (bound.terms_digest, bound.manifest_digest) == (claim.terms_digest, claim.manifest_digest), claim.address
     assert (bound.generation_gated, bound.generation_submitted) == (claim.generation, claim.generation_submitted)
-    decision_id = tx.document(Blob.of(decision.canonical()))
-    judged = tx.conn.execute(select(t.attempt.c.decision_id).where(t.attempt.c.id == claim.attempt_row)).scalar_one()
-    first = first_answer(tx, claim, VERBS) if judged == decision_id else None
-    if first is not None:
-        return first
-    head = tx.conn.execute(
-        select(t.orchestration.c.head).where(t.orchestration.c.id == claim.orchestration_row)
-    ).scalar_one()
-    if head != bound.head:
-        back = _change(tx, item, "gate_released", State.SUBMITTED, "the head moved on", {"gate_tries": 0})
-        return HeadMoved(found=head, judged=bound.head) if back else stale(tx, claim, "deciding")
-    verb, state, reason, values = _target(tx, item)
-    if not _change(tx, item, verb, state, reason, values):
-        return stale(tx, claim, "deciding")
+
+
+def _decide(tx: Tx, batch: Sequence[_Ruling]) -> dict[int, Done | HeadMoved | StaleClaim]:
+    """Those that go through the same transition go together."""
+    if not batch:
+        return {}
+    runs = {ruling.item.claim.orchestration_row for ruling in batch}
+    heads: dict[int, str | None] = {row.id: row.head for row in tx.conn.execute(_HEADS, {"of_runs": sorted(runs)})}
+    groups: dict[tuple[str, State, tuple[tuple[str, Any], ...]], list[tuple[_Ruling, _Target]]] = {}
+    for ruling in batch:
+        head = heads[ruling.item.claim.orchestration_row]
+        target = _target(tx, ruling.item, head)
+        groups.setdefault((target.verb, target.state, target.columns), []).append((ruling, target))
+    answers: dict[int, Done | HeadMoved | StaleClaim] = {}
+    for (verb, state, _), members in groups.items():
+        moves = [_move(tx, ruling.item, target) for ruling, target in members]
+        made = advance(tx, verb, moves, target=state, guards=["fence", "same_content", "same_terms"])
+        decided: list[tuple[_Ruling, _Target]] = []
+        for (ruling, target), ok in zip(members, made, strict=True):
+            claim, bound = ruling.item.claim, ruling.item.decision.bound
+            if not ok:
+                answers[ruling.index] = stale(tx, claim, "deciding")
+            elif target.head_moved:
+                answers[ruling.index] = HeadMoved(found=heads[claim.orchestration_row], judged=bound.head)
+            else:
+                answers[ruling.index] = Done(state, reason=target.reason)
+                decided.append((ruling, target))
+        if decided:
+            _record(tx, state, decided)
+    return answers
+
+
+def _record(tx: Tx, state: State, decided: Sequence[tuple[_Ruling, _Target]]) -> None:
+    """What a decision brings with it, besides the state of its task."""
     tx.conn.execute(
-        update(t.attempt)
-        .where(t.attempt.c.id == claim.attempt_row)
-        .values(decision=decision.decision, decision_id=decision_id, policy_version=bound.policy_version)
-    )
-    for run in decision.checks:
-        _record_check(tx, claim, run.check_digest, bound.policy_version, run.outcome)
-    for question in item.questions:
-        open_request(tx, claim.orchestration_row, claim.task_row, question)
+        _DECIDED,
+        [
+            {
+                "of_attempt": ruling.item.claim.attempt_row, "v_decision": ruling.item.decision.decision,
+                "v_decision_id": ruling.decision_id, "v_policy_version": ruling.item.decision.bound.policy_version,
+            }
+            for ruling, _ in decided
+        ],
+    )  # fmt: skip
+    _record_checks(tx, [ruling.item for ruling, _ in decided])
+    for ruling, _ in decided:
+        for question in ruling.item.questions:
+            open_request(tx, ruling.item.claim.orchestration_row, ruling.item.claim.task_row, question)
     if state in (State.ACCEPTED, State.PARTIAL):
-        if decision.new_head is not None:
-            # The head was compared above, under the run's lock: what becomes the head is what was judged.
-            moved = update(t.orchestration).where(t.orchestration.c.id == claim.orchestration_row)
-            tx.conn.execute(moved.values(head=decision.new_head))
-        bump_version(tx, claim.orchestration_row)
-        refresh_ready(tx, claim.orchestration_row, needing=claim.task_id)
+        _build_on(tx, [ruling.item for ruling, _ in decided])
     elif state is State.PENDING:
-        refresh_ready(tx, claim.orchestration_row, task_row=claim.task_row)
-    elif decision.decision == "not_judged":
-        tries = tx.conn.execute(select(t.task.c.gate_tries).where(t.task.c.id == claim.task_row)).scalar_one()
-        if tries >= MAX_GATE_TRIES:
-            question = not_judged_question(claim.task_row, claim.generation, int(tries), decision.reason)
-            open_request(tx, claim.orchestration_row, claim.task_row, question)
-    return Done(state, reason=reason)
+        for ruling, _ in decided:
+            refresh_ready(tx, ruling.item.claim.orchestration_row, task_row=ruling.item.claim.task_row)
+    else:
+        for ruling, _ in decided:
+            if ruling.item.decision.decision == "not_judged":
+                _ask_when_tried_enough(tx, ruling.item)
 
 
-def _target(tx: Tx, item: Verdict) -> tuple[str, State, str, dict[str, Any]]:
-    """The transition that a decision means: (verb, state, reason, columns)."""
+def _build_on(tx: Tx, accepted: Sequence[Verdict]) -> None:
+    """What others may build on has grown."""
+    keys: dict[int, list[str]] = {}
+    for item in accepted:
+        row = item.claim.orchestration_row
+        keys.setdefault(row, []).append(item.claim.task_id)
+        if item.decision.new_head is not None:
+            # The head was compared above, under the run's lock: what becomes the head is what was judged.
+            moved = update(t.orchestration).where(t.orchestration.c.id == row)
+            tx.conn.execute(moved.values(head=item.decision.new_head))
+    for row, accepted_keys in keys.items():
+        bump_version(tx, row)
+        refresh_ready(tx, row, needing=accepted_keys)
+
+
+def _ask_when_tried_enough(tx: Tx, item: Verdict) -> None:
+    claim = item.claim
+    tries = tx.conn.execute(select(t.task.c.gate_tries).where(t.task.c.id == claim.task_row)).scalar_one()
+    if tries >= MAX_GATE_TRIES:
+        question = not_judged_question(claim.task_row, claim.generation, int(tries), item.decision.reason)
+        open_request(tx, claim.orchestration_row, claim.task_row, question)
+
+
+def _target(tx: Tx, item: Verdict, head: str | None) -> _Target:
     claim, decision = item.claim, item.decision
+    untried = (("gate_tries", 0),)
+    if head != decision.bound.head:
+        return _Target("gate_released", State.SUBMITTED, "the head moved on", untried, head_moved=True)
     match decision.decision:
         case "accepted" if decision.partial:
-            return "accepted_partial", State.PARTIAL, "accepted as partial: scope stays open", {}
+            return _Target("accepted_partial", State.PARTIAL, "accepted as partial: scope stays open")
         case "accepted":
-            return "accepted", State.ACCEPTED, "", {}
+            return _Target("accepted", State.ACCEPTED)
         case "rejected":
-            return "rejected", State.FAILED, decision.reason, {}
+            return _Target("rejected", State.FAILED, decision.reason)
         case "not_judged":
-            return "not_judged", State.SUBMITTED, decision.reason, {}
+            return _Target("not_judged", State.SUBMITTED, decision.reason)
         case "waiting":
-            return "gate_released", State.SUBMITTED, decision.reason, {"gate_tries": 0}
+            return _Target("gate_released", State.SUBMITTED, decision.reason, untried)
         case "repair_required":
             repairs = _repairs(tx, claim)
             if item.no_progress:
                 why = "no progress: the repaired result and its findings are the same as before"
-                return "repairs_exhausted", State.FAILED, f"{why}; {decision.reason}", {}
+                return _Target("repairs_exhausted", State.FAILED, f"{why}; {decision.reason}")
             if repairs >= claim.terms.limits.max_repairs:
                 why = f"{repairs} of {claim.terms.limits.max_repairs} repairs used"
-                return "repairs_exhausted", State.FAILED, f"{why}; {decision.reason}", {}
-            return "repair_required", State.PENDING, decision.reason, {}
+                return _Target("repairs_exhausted", State.FAILED, f"{why}; {decision.reason}")
+            return _Target("repair_required", State.PENDING, decision.reason)
 
 
 def _repairs(tx: Tx, claim: Claim) -> int:
@@ -120,26 +225,19 @@ def _repairs(tx: Tx, claim: Claim) -> int:
     return int(tx.conn.execute(query).scalar_one())
 
 
-def _change(tx: Tx, item: Verdict, verb: str, state: State, reason: str, columns: dict[str, Any]) -> bool:
+def _move(tx: Tx, item: Verdict, target: _Target) -> Move:
     claim, bound = item.claim, item.decision.bound
-    same_content = exists(
-        select(literal(1))
-        .select_from(t.attempt.join(t.document, t.document.c.id == t.attempt.c.manifest_id))
-        .where(
-            t.attempt.c.id == claim.attempt_row,
-            t.attempt.c.ended == "submitted",
-            t.attempt.c.generation == bound.generation_submitted,
-            t.document.c.digest == bound.manifest_digest,
-        )
+    reason = target.reason if target.state is State.FAILED else None
+    return move_of(
+        claim,
+        tx.now,
+        values={**UNCLAIMED, **dict(target.columns), "reason": reason},
+        data=_event_data(claim, target.reason, item.decision.feedback),
+        attempt=claim.attempt_row,
+        submitted=bound.generation_submitted,
+        manifest=bound.manifest_digest,
+        terms=bound.terms_digest,
     )
-    same_terms = t.task.c.terms_id.in_(select(t.document.c.id).where(t.document.c.digest == bound.terms_digest))
-    failed = state is State.FAILED
-    return advance(
-        tx, verb, task_row=claim.task_row, orchestration_row=claim.orchestration_row, target=state,
-        where=[fence(claim, tx.now), same_content, same_terms], generation=claim.generation, owner=claim.owner,
-        data=_event_data(claim, reason, item.decision.feedback),
-        values={**UNCLAIMED, **columns, "reason": reason if failed else None},
-    )  # fmt: skip
 
 
 def _event_data(claim: Claim, reason: str, feedback: Sequence[Finding]) -> dict[str, Any]:
@@ -151,16 +249,35 @@ def _event_data(claim: Claim, reason: str, feedback: Sequence[Finding]) -> dict[
     return data
 
 
-def _record_check(tx: Tx, claim: Claim, check_digest: str, policy_version: str, outcome: str) -> None:
-    same = [
-        t.check_run.c.attempt_id == claim.attempt_row,
-        t.check_run.c.check_digest == check_digest,
-        t.check_run.c.policy_version == policy_version,
-    ]
-    if not tx.conn.execute(update(t.check_run).where(*same).values(outcome=outcome, at=tx.now)).rowcount:
+def _record_checks(tx: Tx, items: Sequence[Verdict]) -> None:
+    runs = {
+        (item.claim.attempt_row, run.check_digest, item.decision.bound.policy_version): run.outcome
+        for item in items
+        for run in item.decision.checks
+    }
+    if runs:
         tx.conn.execute(
-            insert(t.check_run).values(
-                attempt_id=claim.attempt_row, check_digest=check_digest, policy_version=policy_version,
-                outcome=outcome, at=tx.now,
-            )
+            _CHECK_RUN[tx.conn.dialect.name],
+            [
+                {
+                    "attempt_id": attempt, "check_digest": digest, "policy_version": policy, "outcome": outcome,
+                    "at": tx.now,
+                }
+                for (attempt, digest, policy), outcome in runs.items()
+            ],
         )  # fmt: skip
+
+
+def _newest_wins(insert: Any) -> Executable:
+    statement = insert(t.check_run)
+    found = statement.excluded
+    return cast(
+        "Executable",
+        statement.on_conflict_do_update(
+            index_elements=["attempt_id", "check_digest", "policy_version"],
+            set_={"outcome": found.outcome, "at": found.at},
+        ),
+    )
+
+
+_CHECK_RUN = {"sqlite": _newest_wins(sqlite_insert), "postgresql": _newest_wins(postgres_insert)}

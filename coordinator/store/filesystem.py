@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from contracts.errors import StoreUnavailable
+from coordinator.crash_points import reached
 
 __all__ = ["check_store_folder", "filesystem_type", "is_local", "make_durable", "write_durable"]
 
@@ -76,11 +77,13 @@ def write_durable(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())  # before the name is there
+        reached("file_written")
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
     make_durable(path)
+    reached("file_named")
 
 
 def make_durable(path: Path) -> None:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import ColumnElement, and_, func, insert, select, text, update
+from sqlalchemy import ColumnElement, and_, func, insert, or_, select, text, update
 
 from contracts.errors import Refused, WrongState
 from contracts.scopes import scopes_overlap
 from contracts.states import OPEN_STATES, State
-from contracts.terms import Terms
+from contracts.terms import Budget, Delegation, Terms
 from coordinator.store import tables as t
 from coordinator.store.cancelling import descendants
-from coordinator.store.claiming import terms_of
+from coordinator.store.claiming import remember_terms, terms_of
 from coordinator.store.database import Blob, Tx
 from coordinator.store.reading import run_is_open
 from coordinator.store.records import Claim, Delegated, NewRun, NewTask
 from coordinator.store.transitions import (
     UNCLAIMED,
-    advance,
+    Move,
+    advance_one,
     bump_version,
     cancel_row,
-    fence,
+    holds,
     lock_orchestrations,
     lock_tasks,
     refresh_ready,
@@ -29,6 +30,8 @@ from coordinator.store.transitions import (
 )
 
 __all__ = ["amend", "close_run", "create_run", "delegate"]
+
+NO_BUDGET = Budget()
 
 
 def open_runs_named(tx: Tx, name: str) -> list[int]:
@@ -58,19 +61,22 @@ def create_run(tx: Tx, new: NewRun, *, beside_open: bool) -> str | None:
         taken = set(
             tx.conn.execute(select(t.orchestration.c.run_id).where(t.orchestration.c.run_id == run_id)).scalars()
         )
-    for blob in new.files:
-        tx.document(blob)
+    tx.documents(new.files)
     row = tx.conn.execute(
         insert(t.orchestration).values(
             run_id=run_id, name=new.name, sequence=sequence, document_id=tx.document(new.document),
             authored_digest=new.authored_digest, head=new.head, created_at=tx.now,
-            closed_at=tx.now if new.closed else None, orchestration_version=1, version=0,
+            closed_at=tx.now if new.closed else None, orchestration_version=1, version=0, **_limits(new.budget),
         )
     ).inserted_primary_key[0]  # type: ignore[index]  # fmt: skip
     tx.event(row, None, "created", data={"tasks": len(new.tasks)})
     rows = _insert_tasks(tx, row, new.tasks, parent_row=None)
     _insert_overlaps(tx, [(rows[a], rows[b]) for a, b in new.overlaps])
     return run_id
+
+
+def _limits(budget: Budget) -> dict[str, int | None]:
+    return {"limit_micro_usd": budget.max_cost_micro_usd, "limit_tokens": budget.max_tokens}
 
 
 def _insert_tasks(
@@ -80,28 +86,45 @@ def _insert_tasks(
     *,
     parent_row: int | None,
 ) -> dict[str, int]:
-    rows: dict[str, int] = {}
-    for new in tasks:
-        terms = new.terms
-        rows[terms.task_id] = tx.conn.execute(
-            insert(t.task).values(
-                orchestration_id=orchestration_row, key=terms.task_id, contract_version=terms.contract_version,
-                is_current=True, parent_id=parent_row, delegation_id=new.delegation_id,
-                terms_id=tx.document(Blob.of(terms.canonical())), state=State.PENDING.value, ready=not terms.needs,
-                row_version=0, generation=0, gate_tries=0,
-            )
-        ).inserted_primary_key[0]  # type: ignore[index]  # fmt: skip
-        needs = [
+    """task id -> row."""
+    if not tasks:
+        return {}
+    blobs = [Blob.of(new.terms.canonical()) for new in tasks]
+    documents = tx.documents(blobs)
+    tx.conn.execute(
+        insert(t.task),
+        [
             {
-                "task_id": rows[terms.task_id], "needed_key": need.task, "orchestration_id": orchestration_row,
-                "partial_ok": need.partial_ok,
+                "orchestration_id": orchestration_row, "key": new.terms.task_id,
+                "contract_version": new.terms.contract_version, "is_current": True, "parent_id": parent_row,
+                "delegation_id": new.delegation_id, "terms_id": documents[blob.digest], "state": State.PENDING.value,
+                "ready": not new.terms.needs, "row_version": 0, "generation": 0, "gate_tries": 0,
+                **_limits(new.terms.budget),
             }
-            for need in terms.needs
-        ]  # fmt: skip
-        if needs:
-            tx.conn.execute(insert(t.need), needs)
-        data = {"contract_version": terms.contract_version, "terms": terms.digest}
-        tx.event(orchestration_row, rows[terms.task_id], "issued", data=data)
+            for new, blob in zip(tasks, blobs, strict=True)
+        ],
+    )  # fmt: skip
+    made = {(new.terms.task_id, new.terms.contract_version) for new in tasks}
+    of_run = select(t.task.c.id, t.task.c.key, t.task.c.contract_version).where(
+        t.task.c.orchestration_id == orchestration_row, t.task.c.is_current
+    )
+    if len(tasks) == 1:
+        of_run = of_run.where(t.task.c.key == tasks[0].terms.task_id)
+    rows = {row.key: row.id for row in tx.conn.execute(of_run) if (row.key, row.contract_version) in made}
+    needs = [
+        {
+            "task_id": rows[new.terms.task_id], "needed_key": need.task, "orchestration_id": orchestration_row,
+            "partial_ok": need.partial_ok,
+        }
+        for new in tasks
+        for need in new.terms.needs
+    ]  # fmt: skip
+    if needs:
+        tx.conn.execute(insert(t.need), needs)
+    for new, blob in zip(tasks, blobs, strict=True):
+        remember_terms(blob.digest, new.terms)
+        data = {"contract_version": new.terms.contract_version, "terms": blob.digest}
+        tx.event(orchestration_row, rows[new.terms.task_id], "issued", data=data)
     return rows
 
 
@@ -144,8 +167,7 @@ def delegate(
     run = tx.conn.execute(select(t.orchestration).where(t.orchestration.c.id == orchestration_row)).one()
     if parent is not None:
         lock_tasks(tx, [parent.task_row])
-        held = select(t.task.c.id).where(t.task.c.id == parent.task_row, fence(parent, tx.now))
-        if tx.conn.execute(held).first() is None:
+        if not holds(tx, parent):
             raise stale(tx, parent, "delegating for")
     made: list[Delegated] = []
     for item in items:
@@ -171,6 +193,8 @@ def delegate(
             word = "cancelled" if run.cancelled_at is not None else "closed"
             raise WrongState(f"{run.run_id} takes no new child: it is {word}; needed an open run")
         _refuse_taken(tx, orchestration_row, item.terms)
+        if parent is not None:
+            _refuse_too_many(tx, parent.task_row)
         for blob in files:
             tx.document(blob)
         rows = _insert_tasks(tx, orchestration_row, [item], parent_row=parent.task_row if parent else None)
@@ -179,6 +203,21 @@ def delegate(
         refresh_ready(tx, orchestration_row, task_row=rows[item.terms.task_id])
         made.append(Delegated(run.run_id, item.terms.task_id, item.delegation_id, digest, repeated=False))
     return made
+
+
+def _refuse_too_many(tx: Tx, parent_row: int) -> None:
+    """Raise ``Refused`` when a task that would be above one more child may have no more of them below it."""
+    above: int | None = parent_row
+    while above is not None:
+        row = tx.conn.execute(
+            select(t.task.c.key, t.task.c.parent_id, t.document.c.digest, t.document.c.data)
+            .join(t.document, t.document.c.id == t.task.c.terms_id)
+            .where(t.task.c.id == above)
+        ).one()
+        granted = terms_of(row.digest, row.data).resources.delegation
+        if isinstance(granted, Delegation) and len(descendants(tx, [above])) >= granted.max_children:
+            raise Refused(f"{row.key} may have {granted.max_children} children in all, and has them")
+        above = row.parent_id
 
 
 def _refuse_taken(tx: Tx, orchestration_row: int, terms: Terms) -> None:
@@ -218,8 +257,12 @@ def amend(
     overlaps: Sequence[tuple[str, str]],
     files: Sequence[Blob],
     head: str | None,
+    keeps_head: bool = False,
+    budget: Budget = NO_BUDGET,
 ) -> int:
     """Make a new orchestration version; its number. Open rows that it replaces are superseded and lose their claims.
+
+    ``keeps_head``: the head stays what it is by then, for results are accepted while the caller prepares this.
 
     Raises ``WrongState`` when somebody else made a version in between, ``Refused`` for a task id that a child has.
     """
@@ -237,7 +280,8 @@ def amend(
             orchestration_version=expected_version + 1,
             document_id=tx.document(document),
             authored_digest=authored_digest,
-            head=head,
+            **_limits(budget),
+            **({} if keeps_head else {"head": head}),
         )
     ).rowcount
     if changed != 1:
@@ -253,12 +297,14 @@ def amend(
     rows = _insert_tasks(tx, orchestration_row, replaced, parent_row=None)
     current = _current_rows(tx, orchestration_row)
     of_run = t.task.c.orchestration_id == orchestration_row
-    roots = select(t.task.c.id).where(of_run, t.task.c.parent_id.is_(None))
-    tx.conn.execute(t.overlap.delete().where(t.overlap.c.task_id.in_(roots), t.overlap.c.other_id.in_(roots)))
+    # What the caller says nothing of stays as it is: a program may have delegated more since it looked.
+    told = {*(key for pair in overlaps for key in pair), *rows}
+    known = [current[key][0] for key in sorted(told)]
+    tx.conn.execute(t.overlap.delete().where(t.overlap.c.task_id.in_(known), t.overlap.c.other_id.in_(known)))
     pairs = [(current[a][0], current[b][0]) for a, b in overlaps]
     for new in replaced:
-        children = and_(of_run, t.task.c.parent_id.is_not(None))
-        pairs += _overlaps_with(tx, rows[new.terms.task_id], new.terms, children)
+        others = and_(of_run, or_(t.task.c.parent_id.is_not(None), t.task.c.id.not_in(known)))
+        pairs += _overlaps_with(tx, rows[new.terms.task_id], new.terms, others)
     _insert_overlaps(tx, pairs)
     refresh_ready(tx, orchestration_row)
     bump_version(tx, orchestration_row)
@@ -274,10 +320,8 @@ def _current_rows(tx: Tx, orchestration_row: int) -> Mapping[str, tuple[int, str
 
 def _supersede(tx: Tx, orchestration_row: int, task_row: int, state: str) -> None:
     if state in {open_state.value for open_state in OPEN_STATES}:
-        ended = advance(
-            tx, "superseded", task_row=task_row, orchestration_row=orchestration_row,
-            values={**UNCLAIMED, "reason": "replaced by a new contract version"},
-        )  # fmt: skip
+        values = {**UNCLAIMED, "reason": "replaced by a new contract version"}
+        ended = advance_one(tx, "superseded", Move(task_row, orchestration_row, values=values))
         assert ended, task_row
         tx.conn.execute(
             update(t.attempt)

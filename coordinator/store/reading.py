@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, func, literal, or_, select
+from sqlalchemy import ColumnElement, Row, and_, bindparam, func, literal, or_, select
 
 from contracts.errors import NotFound
 from contracts.requests import Answer
 from contracts.states import OPEN_STATES, State
 from coordinator.store import tables as t
 from coordinator.store.claiming import terms_of
-from coordinator.store.database import Tx, from_micros, intact
-from coordinator.store.views import AttemptView, EventView, RequestView, RunState, RunView, TaskView
+from coordinator.store.database import AT_ONCE_MAX, Tx, from_micros, intact
+from coordinator.store.views import AttemptView, EventView, RequestView, RunState, RunView, TaskView, TurnView
 
 __all__ = [
-    "document_bytes",
+    "documents_bytes",
     "events_of",
     "find_run",
+    "is_moving",
     "newest_run",
     "open_runs",
     "requests_of",
     "run_is_open",
     "run_view",
+    "task_ids",
+    "task_view",
 ]
 
 
@@ -112,6 +115,8 @@ def run_view(tx: Tx, orchestration_row: int, *, superseded: bool = False) -> Run
         cancelled_at=None if run.cancelled_at is None else from_micros(run.cancelled_at),
         state=run_state(tx, orchestration_row),
         tasks=_tasks(tx, run, superseded),
+        charged_micro_usd=run.charged_micro_usd,
+        charged_tokens=run.charged_tokens,
     )
 
 
@@ -126,20 +131,49 @@ def run_document(tx: Tx, orchestration_row: int) -> dict[str, Any]:
     return document
 
 
-def _tasks(tx: Tx, run: Row[Any], superseded: bool) -> list[TaskView]:
+def is_moving(tx: Tx, orchestration_row: int, key: str) -> bool:
+    """Whether a task may still change by itself: cheap, for those who wait for it."""
+    row = tx.conn.execute(_STANDING, {"of_run": orchestration_row, "of_key": key}).one()
+    return row.state == State.RUNNING.value or bool(row.ready)
+
+
+_STANDING = select(t.task.c.state, t.task.c.ready).where(
+    t.task.c.orchestration_id == bindparam("of_run"), t.task.c.key == bindparam("of_key"), t.task.c.is_current
+)
+
+
+def task_view(
+    tx: Tx, orchestration_row: int, *, key: str | None = None, delegation_id: str | None = None
+) -> TaskView | None:
+    """One current task, by its id or by that of its delegation."""
+    run = tx.conn.execute(select(t.orchestration).where(t.orchestration.c.id == orchestration_row)).one()
+    named = t.task.c.key == key if key is not None else t.task.c.delegation_id == delegation_id
+    return next(iter(_tasks(tx, run, False, named)), None)
+
+
+def task_ids(tx: Tx, orchestration_row: int) -> list[str]:
+    query = select(t.task.c.key).where(t.task.c.orchestration_id == orchestration_row, t.task.c.is_current)
+    return list(tx.conn.execute(query.order_by(t.task.c.id)).scalars())
+
+
+def _tasks(tx: Tx, run: Row[Any], superseded: bool, named: ColumnElement[bool] | None = None) -> list[TaskView]:
+    """``named``: only these; their needs and parents are looked up."""
     query = (
         select(t.task, t.document.c.digest, t.document.c.data)
         .join(t.document, t.document.c.id == t.task.c.terms_id)
         .where(t.task.c.orchestration_id == run.id)
         .order_by(t.task.c.id)
     )
+    if named is not None:
+        query = query.where(named)
     rows = tx.conn.execute(query if superseded else query.where(t.task.c.is_current)).all()
-    attempts = _attempts(tx, run.id)
+    attempts = _attempts(tx, run.id, named)
     requests: dict[str, list[RequestView]] = defaultdict(list)
-    for item in requests_of(tx, run.id):
+    for item in requests_of(tx, run.id, named):
         requests[item.task_id].append(item)
-    keys = {row.id: row.key for row in rows}
-    states = {row.key: State(row.state) for row in rows if row.is_current}
+    around: Sequence[Any] = rows if named is None else _around(tx, run.id, rows)
+    keys = {row.id: row.key for row in around}
+    states = {row.key: State(row.state) for row in around if row.is_current}
     views = []
     for row in rows:
         terms = terms_of(row.digest, row.data)
@@ -154,9 +188,22 @@ def _tasks(tx: Tx, run: Row[Any], superseded: bool) -> list[TaskView]:
                 owner=row.owner, claim_kind=row.claim_kind,
                 lease_until=None if row.lease_until is None else from_micros(row.lease_until),
                 reason=row.reason, word=word, why=why, attempts=own, requests=requests[row.key],
+                charged_micro_usd=row.charged_micro_usd, charged_tokens=row.charged_tokens,
             )
         )  # fmt: skip
     return views
+
+
+def _around(tx: Tx, orchestration_row: int, rows: Sequence[Any]) -> Sequence[Any]:
+    """Parents and needs of these, as far as the words about them go."""
+    if not rows:
+        return []
+    parents = [row.parent_id for row in rows if row.parent_id is not None]
+    needed = select(t.need.c.needed_key).where(t.need.c.task_id.in_([row.id for row in rows]))
+    query = select(t.task.c.id, t.task.c.key, t.task.c.state, t.task.c.is_current).where(
+        t.task.c.orchestration_id == orchestration_row, or_(t.task.c.id.in_(parents), t.task.c.key.in_(needed))
+    )
+    return tx.conn.execute(query).all()
 
 
 def _word(
@@ -207,7 +254,7 @@ def _word(
     return "pending", ""
 
 
-def _attempts(tx: Tx, orchestration_row: int) -> dict[int, list[AttemptView]]:
+def _attempts(tx: Tx, orchestration_row: int, named: ColumnElement[bool] | None = None) -> dict[int, list[AttemptView]]:
     manifest, decision = t.document.alias("m"), t.document.alias("d")
     query = (
         select(
@@ -220,7 +267,7 @@ def _attempts(tx: Tx, orchestration_row: int) -> dict[int, list[AttemptView]]:
         .outerjoin(t.workspace, and_(t.workspace.c.attempt_id == t.attempt.c.id, t.workspace.c.removed_at.is_(None)))
         .outerjoin(manifest, manifest.c.id == t.attempt.c.manifest_id)
         .outerjoin(decision, decision.c.id == t.attempt.c.decision_id)
-        .where(t.task.c.orchestration_id == orchestration_row)
+        .where(t.task.c.orchestration_id == orchestration_row, *([] if named is None else [named]))
         .order_by(t.attempt.c.task_id, t.attempt.c.number)
     )
     found: dict[int, list[AttemptView]] = defaultdict(list)
@@ -238,7 +285,7 @@ def _attempts(tx: Tx, orchestration_row: int) -> dict[int, list[AttemptView]]:
     return found
 
 
-def requests_of(tx: Tx, orchestration_row: int) -> list[RequestView]:
+def requests_of(tx: Tx, orchestration_row: int, named: ColumnElement[bool] | None = None) -> list[RequestView]:
     question, reply = t.document.alias("q"), t.document.alias("a")
     query = (
         select(
@@ -254,7 +301,7 @@ def requests_of(tx: Tx, orchestration_row: int) -> list[RequestView]:
         .join(t.orchestration, t.orchestration.c.id == t.request.c.orchestration_id)
         .join(question, question.c.id == t.request.c.question_id)
         .outerjoin(reply, reply.c.id == t.request.c.answer_id)
-        .where(t.request.c.orchestration_id == orchestration_row)
+        .where(t.request.c.orchestration_id == orchestration_row, *([] if named is None else [named]))
         .order_by(t.request.c.sequence)
     )
     return [
@@ -287,10 +334,49 @@ def events_of(tx: Tx, orchestration_row: int, *, after: int = 0) -> list[EventVi
     ]  # fmt: skip
 
 
-def document_bytes(tx: Tx, digest: str) -> tuple[bytes | None, bool]:
-    """(inline bytes, known). Bytes are None when they are a file, or unknown."""
-    row = tx.conn.execute(select(t.document.c.data).where(t.document.c.digest == digest)).first()
-    return (None, False) if row is None else (row.data, True)
+def turns_in(tx: Tx, orchestration_row: int, *, task_row: int | None = None, after: int = 0) -> list[TurnView]:
+    """The turns of models in a run, or of one task row, as they were stored; only those ``after`` a row of them."""
+    response, answers = t.document.alias("r"), t.document.alias("a")
+    query = (
+        select(
+            t.turn, t.task.c.key, t.attempt.c.number.label("attempt"), response.c.digest.label("response"),
+            answers.c.digest.label("answers"),
+        )
+        .join(t.task, t.task.c.id == t.turn.c.task_id)
+        .join(t.attempt, t.attempt.c.id == t.turn.c.attempt_id)
+        .join(response, response.c.id == t.turn.c.response_id)
+        .outerjoin(answers, answers.c.id == t.turn.c.answers_id)
+        .where(t.task.c.orchestration_id == orchestration_row, t.turn.c.id > after)
+        .order_by(t.turn.c.id)
+    )  # fmt: skip
+    if task_row is not None:
+        query = query.where(t.turn.c.task_id == task_row)
+    return [
+        TurnView(
+            row=row.id, task_row=row.task_id, task_id=row.key, attempt=row.attempt, conversation=row.conversation,
+            number=row.number, late=bool(row.late), model=row.model, input_tokens=row.input_tokens,
+            output_tokens=row.output_tokens, cost_micro_usd=row.cost_micro_usd,
+            answered_at=from_micros(row.answered_at),
+            finished_at=None if row.finished_at is None else from_micros(row.finished_at),
+            response_digest=row.response, answers_digest=row.answers, workspace_tree=row.workspace_tree,
+        )
+        for row in tx.conn.execute(query)
+    ]  # fmt: skip
+
+
+def documents_bytes(tx: Tx, digests: Collection[str]) -> dict[str, bytes | None]:
+    """digest -> inline bytes, None when they are a file; the unknown are left out."""
+    wanted = list(digests)
+    found: dict[str, bytes | None] = {}
+    for first in range(0, len(wanted), AT_ONCE_MAX):
+        rows = tx.conn.execute(_BYTES, {"wanted": wanted[first : first + AT_ONCE_MAX]})
+        found.update((row.digest, row.data) for row in rows)
+    return found
+
+
+_BYTES = select(t.document.c.digest, t.document.c.data).where(
+    t.document.c.digest.in_(bindparam("wanted", expanding=True))
+)
 
 
 def count_of(tx: Tx, orchestration_row: int) -> dict[str, int]:

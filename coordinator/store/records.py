@@ -8,7 +8,7 @@ from typing import Literal
 
 from contracts.results import Decision, Finding, Manifest
 from contracts.states import ClaimKind, State
-from contracts.terms import Terms
+from contracts.terms import Budget, Terms
 from coordinator.store.database import Blob
 
 __all__ = [
@@ -77,7 +77,7 @@ EndingWord = Literal["failed", "cancelled", "unknown", "no_result", "deadline", 
 class Question:
     """What a person is asked. ``bound_digest``: what an approval is good for."""
 
-    kind: Literal["approval", "input", "not_judged"]
+    kind: Literal["approval", "input", "not_judged", "operation"]
     text: str
     bound_digest: str | None
     dedupe_key: str
@@ -143,6 +143,7 @@ class NewRun:
     tasks: Sequence[NewTask]
     overlaps: Sequence[tuple[str, str]] = ()
     files: Sequence[Blob] = ()
+    budget: Budget = field(default_factory=Budget)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import exists, literal, select, update
+from sqlalchemy import bindparam, select, update
 
 from contracts.errors import StaleClaim
 from contracts.results import Manifest
@@ -13,58 +14,83 @@ from coordinator.store import tables as t
 from coordinator.store.asking import open_request
 from coordinator.store.claiming import back_or_failed
 from coordinator.store.database import Blob, Tx
+from coordinator.store.operating import may_leave_operations, unsettled_questions
 from coordinator.store.records import Claim, Done, Ending, Submission
 from coordinator.store.transitions import (
     UNCLAIMED,
+    Move,
     advance,
-    fence,
+    advance_one,
     first_answer,
     lock_orchestrations,
     lock_tasks,
+    move_of,
     refresh_ready,
     stale,
 )
 
-__all__ = ["confirm_stopped", "end", "submit"]
+__all__ = ["confirm_stopped", "end", "may_ask", "submit"]
+
+
+_ATTEMPTS = select(t.attempt).where(t.attempt.c.id.in_(bindparam("attempts", expanding=True)))
+_SUBMITTED = (
+    update(t.attempt)
+    .where(t.attempt.c.id == bindparam("of_attempt"))
+    .values(ended="submitted", ended_at=bindparam("v_ended_at"), manifest_id=bindparam("v_manifest_id"))
+)
 
 
 def submit(tx: Tx, items: Sequence[Submission]) -> list[Done | StaleClaim]:
     """Hand results in: one submission for each task and generation. Repeating one returns its first answer."""
+    if not items:
+        return []
+    lock_orchestrations(tx, [item.claim.orchestration_row for item in items if may_leave_operations(item.claim.terms)])
     lock_tasks(tx, [item.claim.task_row for item in items])
-    return [_submit(tx, item) for item in items]
-
-
-def _submit(tx: Tx, item: Submission) -> Done | StaleClaim:
-    claim, manifest = item.claim, item.manifest
-    assert manifest.outcome in (Outcome.COMPLETED, Outcome.PARTIAL), manifest.outcome
-    for artifact in item.artifacts:
-        tx.document(artifact)
-    manifest_id = tx.document(Blob.of(manifest.canonical()))
-    attempt = tx.conn.execute(select(t.attempt).where(t.attempt.c.id == claim.attempt_row)).one()
-    if attempt.ended == "submitted" and attempt.manifest_id == manifest_id:
-        return Done(State.SUBMITTED, repeated=True)
-    in_time = exists(select(literal(1)).where(t.attempt.c.id == claim.attempt_row, t.attempt.c.deadline_at > tx.now))
-    taken = advance(
-        tx, "submitted", task_row=claim.task_row, orchestration_row=claim.orchestration_row,
-        where=[fence(claim, tx.now), in_time], generation=claim.generation, owner=claim.owner,
-        data={"attempt": claim.attempt, "outcome": manifest.outcome},
-        values={**UNCLAIMED, "ready": True, "gate_tries": 0},
-    )  # fmt: skip
-    if not taken:
-        if attempt.deadline_at <= tx.now:
-            why = StaleClaim(
-                f"submitting {claim.address} refused: its deadline of {claim.terms.limits.deadline_s:g} s is over"
-            )
+    manifests = [Blob.of(item.manifest.canonical()) for item in items]
+    documents = tx.documents([*(artifact for item in items for artifact in item.artifacts), *manifests])
+    rows = [item.claim.attempt_row for item in items]
+    attempts = {row.id: row for row in tx.conn.execute(_ATTEMPTS, {"attempts": rows})}
+    answers: dict[int, Done | StaleClaim] = {}
+    moves: dict[int, Move] = {}
+    for index, (item, manifest) in enumerate(zip(items, manifests, strict=True)):
+        claim, outcome = item.claim, item.manifest.outcome
+        assert outcome in (Outcome.COMPLETED, Outcome.PARTIAL), outcome
+        attempt = attempts[claim.attempt_row]
+        if attempt.ended == "submitted" and attempt.manifest_id == documents[manifest.digest]:
+            answers[index] = Done(State.SUBMITTED, repeated=True)
         else:
-            why = stale(tx, claim, "submitting")
-        _keep_late(tx, claim, manifest_id, manifest)
-        return why
-    tx.conn.execute(
-        update(t.attempt)
-        .where(t.attempt.c.id == claim.attempt_row)
-        .values(ended="submitted", ended_at=tx.now, manifest_id=manifest_id)
-    )
-    return Done(State.SUBMITTED)
+            moves[index] = move_of(
+                claim, tx.now, values={**UNCLAIMED, "ready": True, "gate_tries": 0}, attempt=claim.attempt_row,
+                data={"attempt": claim.attempt, "outcome": outcome},
+            )  # fmt: skip
+    made = dict(zip(moves, advance(tx, "submitted", list(moves.values()), guards=["fence", "in_time"]), strict=True))
+    taken = [
+        {
+            "of_attempt": items[index].claim.attempt_row, "v_ended_at": tx.now,
+            "v_manifest_id": documents[manifests[index].digest],
+        }
+        for index, ok in made.items() if ok
+    ]  # fmt: skip
+    if taken:
+        tx.conn.execute(_SUBMITTED, taken)
+    for index, ok in made.items():
+        item = items[index]
+        if ok:
+            answers[index] = Done(State.SUBMITTED)
+            for question in unsettled_questions(tx, item.claim.task_row, item.claim.terms):
+                open_request(tx, item.claim.orchestration_row, item.claim.task_row, question)
+        elif item in items[:index] and isinstance(answers[items.index(item)], Done):  # said twice in one breath
+            answers[index] = Done(State.SUBMITTED, repeated=True)
+        else:
+            late = attempts[item.claim.attempt_row].deadline_at <= tx.now
+            answers[index] = _too_late(item.claim) if late else stale(tx, item.claim, "submitting")
+            _keep_late(tx, item.claim, documents[manifests[index].digest], item.manifest)
+    return [answers[index] for index in range(len(items))]
+
+
+def _too_late(claim: Claim) -> StaleClaim:
+    limit_s = claim.terms.limits.deadline_s
+    return StaleClaim(f"submitting {claim.address} refused: its deadline of {limit_s:g} s is over")
 
 
 def _keep_late(tx: Tx, claim: Claim, manifest_id: int, manifest: Manifest) -> None:
@@ -88,19 +114,20 @@ def _keep_late(tx: Tx, claim: Claim, manifest_id: int, manifest: Manifest) -> No
 
 def end(tx: Tx, items: Sequence[Ending]) -> list[Done | StaleClaim]:
     """End attempts (or gating) without a submission."""
-    lock_orchestrations(tx, [item.claim.orchestration_row for item in items if item.question is not None])
+    lock_orchestrations(tx, [item.claim.orchestration_row for item in items if may_ask(item)])
     lock_tasks(tx, [item.claim.task_row for item in items])
     return [_end_gate(tx, item) if item.claim.kind is ClaimKind.GATE else _end_work(tx, item) for item in items]
 
 
+def may_ask(item: Ending) -> bool:
+    """Whether bringing this in may open a request, for which the run is locked first."""
+    return item.question is not None or may_leave_operations(item.claim.terms)
+
+
 def _end_gate(tx: Tx, item: Ending) -> Done | StaleClaim:
     claim = item.claim
-    given_back = advance(
-        tx, "gate_released", task_row=claim.task_row, orchestration_row=claim.orchestration_row,
-        where=[fence(claim, tx.now)], generation=claim.generation, owner=claim.owner, data={"reason": item.reason},
-        values={**UNCLAIMED, "gate_tries": t.task.c.gate_tries - 1},
-    )  # fmt: skip
-    if given_back:
+    move = move_of(claim, tx.now, values={**UNCLAIMED, "+gate_tries": -1}, data={"reason": item.reason})
+    if advance_one(tx, "gate_released", move, guards=["fence"]):
         return Done(State.SUBMITTED, reason=item.reason)
     return first_answer(tx, claim, ["gate_released"]) or stale(tx, claim, "releasing")
 
@@ -110,29 +137,26 @@ def _end_work(tx: Tx, item: Ending) -> Done | StaleClaim:
     attempt = tx.conn.execute(select(t.attempt).where(t.attempt.c.id == claim.attempt_row)).one()
     manifest_id = None
     if item.manifest is not None:
-        for artifact in item.artifacts:
-            tx.document(artifact)
-        manifest_id = tx.document(Blob.of(item.manifest.canonical()))
+        manifest = Blob.of(item.manifest.canonical())
+        manifest_id = tx.documents([*item.artifacts, manifest])[manifest.digest]
     if attempt.ended == item.word:  # said before, unless it was cancelled from above
         first = first_answer(tx, claim, ["released", "ended", "exhausted"])
         if first is not None:
             return first
-    guard = [fence(claim, tx.now)]
+    unsettled = unsettled_questions(tx, claim.task_row, claim.terms)
     before = attempt.ended
     # Counted before the guarded UPDATE, so that this end is among the claims that are spent; undone if it is stale.
     tx.conn.execute(update(t.attempt).where(t.attempt.c.id == claim.attempt_row).values(ended=item.word))
     if item.word in ("released", "blocked"):
-        done = advance(
-            tx, "released", task_row=claim.task_row, orchestration_row=claim.orchestration_row, where=guard,
-            generation=claim.generation, owner=claim.owner, data={"attempt": claim.attempt, "reason": item.reason},
-            values={**UNCLAIMED, "reason": None},
-        )  # fmt: skip
-        state = State.PENDING if done else None
+        data = {"attempt": claim.attempt, "reason": item.reason}
+        move = move_of(claim, tx.now, values={**UNCLAIMED, "reason": None}, data=data)
+        state = State.PENDING if advance_one(tx, "released", move, guards=["fence"]) else None
     else:
-        state = back_or_failed(
-            tx, "ended", claim.orchestration_row, claim.task_row, claim.terms, item.reason, guard,
-            claim.generation, claim.owner,
-        )  # fmt: skip
+
+        def ended(values: Mapping[str, Any], reason: str) -> Move:
+            return move_of(claim, tx.now, values=values, data={"reason": reason})
+
+        state = back_or_failed(tx, "ended", claim.terms, ended, "fence", item.reason, waits=bool(unsettled))
     if state is None:
         tx.conn.execute(update(t.attempt).where(t.attempt.c.id == claim.attempt_row).values(ended=before))
         if manifest_id is not None and item.manifest is not None:
@@ -145,9 +169,10 @@ def _end_work(tx: Tx, item: Ending) -> Done | StaleClaim:
         .where(t.attempt.c.id == claim.attempt_row)
         .values(ended_at=tx.now if item.stopped else attempt.ended_at, manifest_id=manifest_id or attempt.manifest_id)
     )
-    if item.question is not None:
-        open_request(tx, claim.orchestration_row, claim.task_row, item.question)
-    else:
+    questions = [*([item.question] if item.question is not None else []), *unsettled]
+    for question in questions:
+        open_request(tx, claim.orchestration_row, claim.task_row, question)
+    if not questions:
         refresh_ready(tx, claim.orchestration_row, task_row=claim.task_row)
     reason = tx.conn.execute(select(t.task.c.reason).where(t.task.c.id == claim.task_row)).scalar_one()
     return Done(state, reason=reason or item.reason)

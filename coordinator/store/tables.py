@@ -27,16 +27,19 @@ from contracts.states import FINAL_STATES, State
 
 __all__ = [
     "attempt",
+    "charge",
     "check_run",
     "claimed",
     "document",
     "event",
     "metadata",
     "need",
+    "operation",
     "orchestration",
     "overlap",
     "request",
     "task",
+    "turn",
     "workspace",
 ]
 
@@ -59,6 +62,16 @@ class _Base(SQLModel):
 
 def _time(nullable: bool = True) -> Column[int]:
     return Column(BigInteger, nullable=nullable)
+
+
+def _sum() -> Column[int]:
+    """What was charged so far."""
+    return Column(BigInteger, nullable=False, server_default=text("0"))
+
+
+def _limit() -> Column[int]:
+    """The most that may be charged; null: as much as the budgets above allow."""
+    return Column(BigInteger, nullable=True)
 
 
 class Document(_Base, table=True):
@@ -88,6 +101,10 @@ class Orchestration(_Base, table=True):
     created_at: int = Field(sa_column=_time(nullable=False))
     closed_at: int | None = Field(default=None, sa_column=_time())
     cancelled_at: int | None = Field(default=None, sa_column=_time())
+    limit_micro_usd: int | None = Field(default=None, sa_column=_limit())
+    limit_tokens: int | None = Field(default=None, sa_column=_limit())
+    charged_micro_usd: int = Field(default=0, sa_column=_sum())
+    charged_tokens: int = Field(default=0, sa_column=_sum())
 
 
 class Task(_Base, table=True):
@@ -137,6 +154,10 @@ class Task(_Base, table=True):
     lease_until: int | None = Field(default=None, sa_column=_time())
     gate_tries: int = 0
     reason: str | None = None
+    limit_micro_usd: int | None = Field(default=None, sa_column=_limit())
+    limit_tokens: int | None = Field(default=None, sa_column=_limit())
+    charged_micro_usd: int = Field(default=0, sa_column=_sum())
+    charged_tokens: int = Field(default=0, sa_column=_sum())
 
 
 class Need(_Base, table=True):
@@ -235,6 +256,82 @@ class Request(_Base, table=True):
     answer_id: int | None = Field(default=None, foreign_key="document.id")
 
 
+class Turn(_Base, table=True):
+    """A model's turn, paid for once. ``conversation``: the number of the attempt in which it began.
+
+    ``late``: it came when its attempt had lost the task; nobody goes on from it. ``answers_id`` is null while the
+    turn's calls are not all answered. ``base_commit``: the tree that the conversation is about.
+    """
+
+    __tablename__ = "turn"
+    __table_args__ = (
+        UniqueConstraint("attempt_id", "number"),
+        Index("turn_of_conversation", "task_id", "conversation", "number", unique=True,
+              sqlite_where=text("late = 0"), postgresql_where=text("NOT late")),
+    )  # fmt: skip
+    id: int | None = Field(default=None, primary_key=True)
+    task_id: int = Field(foreign_key="task.id")
+    attempt_id: int = Field(foreign_key="attempt.id")
+    conversation: int
+    number: int
+    late: bool = False
+    base_commit: str | None = None
+    model: str
+    response_id: int = Field(foreign_key="document.id")
+    answers_id: int | None = Field(default=None, foreign_key="document.id")
+    workspace_tree: str | None = None
+    input_tokens: int | None = Field(default=None, sa_column=_time())
+    output_tokens: int | None = Field(default=None, sa_column=_time())
+    cost_micro_usd: int | None = Field(default=None, sa_column=_time())
+    answered_at: int = Field(sa_column=_time(nullable=False))
+    finished_at: int | None = Field(default=None, sa_column=_time())
+
+
+class Charge(_Base, table=True):
+    """What one call of a model, or one program, may cost, in every budget up the tree; settled: what it did cost.
+
+    ``settled_at`` stays null for what nobody knows: the worst case then stands for ever.
+    """
+
+    __tablename__ = "charge"
+    __table_args__ = (
+        CheckConstraint("worst_micro_usd >= 0 AND worst_tokens >= 0", name="charge_worst"),
+        CheckConstraint("micro_usd >= 0 AND tokens >= 0", name="charge_stands"),
+        Index("charge_of_attempt", "attempt_id"),
+    )
+    id: int | None = Field(default=None, primary_key=True)
+    task_id: int = Field(foreign_key="task.id")
+    attempt_id: int = Field(foreign_key="attempt.id")
+    worst_micro_usd: int = Field(sa_column=_time(nullable=False))
+    worst_tokens: int = Field(sa_column=_time(nullable=False))
+    micro_usd: int = Field(sa_column=_time(nullable=False))
+    tokens: int = Field(sa_column=_time(nullable=False))
+    charged_at: int = Field(sa_column=_time(nullable=False))
+    settled_at: int | None = Field(default=None, sa_column=_time())
+
+
+class Operation(_Base, table=True):
+    """One side effect outside. ``key`` names it within its task for ever; states only move forward."""
+
+    __tablename__ = "operation"
+    __table_args__ = (
+        UniqueConstraint("task_id", "key"),
+        CheckConstraint("state IN ('prepared', 'sent', 'succeeded', 'failed')", name="operation_state"),
+        CheckConstraint("(state IN ('succeeded', 'failed')) = (outcome_id IS NOT NULL)", name="operation_outcome"),
+    )
+    id: int | None = Field(default=None, primary_key=True)
+    task_id: int = Field(foreign_key="task.id")
+    attempt_id: int = Field(foreign_key="attempt.id")
+    key: str
+    tool: str
+    arguments_id: int = Field(foreign_key="document.id")
+    state: str
+    outcome_id: int | None = Field(default=None, foreign_key="document.id")
+    prepared_at: int = Field(sa_column=_time(nullable=False))
+    sent_at: int | None = Field(default=None, sa_column=_time())
+    settled_at: int | None = Field(default=None, sa_column=_time())
+
+
 class Event(_Base, table=True):
     """What happened, in order. One row for each transition, written with it."""
 
@@ -273,7 +370,10 @@ task = _table(Task)
 need = _table(Need)
 overlap = _table(Overlap)
 attempt = _table(Attempt)
+charge = _table(Charge)
 check_run = _table(CheckRun)
 request = _table(Request)
 workspace = _table(Workspace)
+turn = _table(Turn)
+operation = _table(Operation)
 event = _table(Event)

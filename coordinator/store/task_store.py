@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 
 from contracts.errors import StaleClaim
-from contracts.ports import Clock
+from contracts.ports import Clock, Worst
 from contracts.states import State
-from coordinator.store import asking, cancelling, claiming, deciding, launching, reading, submitting
+from coordinator.store import (
+    asking,
+    cancelling,
+    charging,
+    claiming,
+    deciding,
+    journaling,
+    launching,
+    operating,
+    reading,
+    submitting,
+)
 from coordinator.store import tables as t
 from coordinator.store.artifacts import ArtifactFiles
 from coordinator.store.database import Blob, Damaged, Database, Tx, intact
+from coordinator.store.journaling import Answered, Earlier, EarlierTurn
+from coordinator.store.operating import Settled
 from coordinator.store.records import (
     Claim,
     Delegated,
@@ -30,7 +43,7 @@ from coordinator.store.records import (
     Verdict,
 )
 from coordinator.store.transitions import lock_orchestrations, lock_tasks
-from coordinator.store.views import EventView, RequestView, RunState, RunView
+from coordinator.store.views import EventView, RequestView, RunState, RunView, TaskView, TurnView
 
 __all__ = ["Damaged", "TaskStore", "Tick", "TickOutcome", "utc_now"]
 
@@ -134,13 +147,53 @@ class TaskStore:
         gone = update(t.workspace).where(t.workspace.c.attempt_id.in_(rows))
         self._db.write(lambda tx: tx.conn.execute(gone.values(removed_at=tx.now)))
 
+    # -- what a child spends, says and does ------------------------------------------------------------------------
+
+    def reserve(self, claim: Claim, worst: Worst) -> int:
+        return self._db.write(lambda tx: charging.reserve(tx, claim, worst))
+
+    def settle(self, charge: int, spent: Worst) -> None:
+        self._db.write(lambda tx: charging.settle(tx, charge, spent))
+
+    def left(self, claim: Claim) -> Worst:
+        return self._db.read(lambda tx: charging.left(tx, claim))
+
+    def left_of_own(self, claim: Claim) -> Worst:
+        return self._db.read(lambda tx: charging.left_of_own(tx, claim))
+
+    def answered(self, item: Answered) -> None:
+        """Raises ``StaleClaim`` when the turn was stored, but late."""
+        late = self._db.write(lambda tx: journaling.answered(tx, item))
+        if late is not None:
+            raise late
+
+    def finished(self, claim: Claim, conversation: int, number: int, answers: Blob, tree: str | None) -> None:
+        self._db.write(lambda tx: journaling.finished(tx, claim, conversation, number, answers, tree))
+
+    def earlier_of(self, claim: Claim) -> Earlier | None:
+        return self._db.read(lambda tx: journaling.earlier_of(tx, claim))
+
+    def turns_of(self, task_row: int) -> list[EarlierTurn]:
+        return self._db.read(lambda tx: journaling.turns_of(tx, task_row))
+
+    def prepare_operation(self, claim: Claim, key: str, tool: str, arguments: Blob) -> Settled:
+        return self._db.write(lambda tx: operating.prepare(tx, claim, key, tool, arguments))
+
+    def send_operation(self, claim: Claim, row: int) -> None:
+        self._db.write(lambda tx: operating.send(tx, claim, row))
+
+    def settle_operation(self, claim: Claim, row: int, *, ok: bool, outcome: Blob) -> None:
+        self._db.write(lambda tx: operating.settle(tx, claim, row, ok=ok, outcome=outcome))
+
     def tick(self, owner: str, tick: Tick, *, runs: Sequence[int] | None = None) -> TickOutcome:
         """Everything that one tick of a scheduler changes, in one transaction."""
 
         def change(tx: Tx) -> TickOutcome:
             # Every lock at once and in one order, so that two ticks cannot wait for each other.
             judged = [item.claim for item in tick.verdicts]
-            asking_people = [item.claim for item in tick.endings if item.question is not None]
+            asking_people = [item.claim for item in tick.endings if submitting.may_ask(item)]
+            submitted = [item.claim for item in tick.submissions]
+            asking_people += [claim for claim in submitted if operating.may_leave_operations(claim.terms)]
             lock_orchestrations(tx, [item.orchestration_row for item in (*judged, *asking_people)])
             worked = [item.claim for item in tick.submissions] + [item.claim for item in tick.endings]
             lock_tasks(tx, [item.task_row for item in (*judged, *worked)])
@@ -191,8 +244,23 @@ class TaskStore:
     def open_runs(self) -> list[int]:
         return self._db.read(reading.open_runs)
 
+    def newest_event(self, run: int) -> int:
+        """Number of the newest event of a run; 0 before there is one."""
+        query = select(func.max(t.event.c.id)).where(t.event.c.orchestration_id == run)
+        return self._db.read(lambda tx: tx.conn.execute(query).scalar() or 0)
+
     def run(self, run: int, *, superseded: bool = False) -> RunView:
         return self._db.read(lambda tx: reading.run_view(tx, run, superseded=superseded))
+
+    def is_moving(self, run: int, task_id: str) -> bool:
+        return self._db.read(lambda tx: reading.is_moving(tx, run, task_id))
+
+    def task(self, run: int, *, task_id: str | None = None, delegation_id: str | None = None) -> TaskView | None:
+        """One current task, without reading its run."""
+        return self._db.read(lambda tx: reading.task_view(tx, run, key=task_id, delegation_id=delegation_id))
+
+    def task_ids(self, run: int) -> list[str]:
+        return self._db.read(lambda tx: reading.task_ids(tx, run))
 
     def run_document(self, run: int) -> dict[str, Any]:
         return self._db.read(lambda tx: reading.run_document(tx, run))
@@ -206,6 +274,9 @@ class TaskStore:
     def events(self, run: int, *, after: int = 0) -> list[EventView]:
         return self._db.read(lambda tx: reading.events_of(tx, run, after=after))
 
+    def turns(self, run: int, *, task: int | None = None, after: int = 0) -> list[TurnView]:
+        return self._db.read(lambda tx: reading.turns_in(tx, run, task_row=task, after=after))
+
     def requests(self, run: int) -> list[RequestView]:
         return self._db.read(lambda tx: reading.requests_of(tx, run))
 
@@ -218,14 +289,22 @@ class TaskStore:
 
     def bytes_of(self, digest: str) -> bytes:
         """Stored bytes, digest checked. Raises ``Damaged``."""
-        data, known = self._db.read(lambda tx: reading.document_bytes(tx, digest))
-        if not known:
-            raise Damaged(f"the store has no document {digest}")
-        if data is None:
-            data = self.files.read(digest)
-        if data is None:
-            raise Damaged(f"the file of {digest} is missing: {self.files.path(digest)}")
-        return intact(digest, data)
+        return self.many_bytes_of([digest])[digest]
+
+    def many_bytes_of(self, digests: Collection[str]) -> dict[str, bytes]:
+        """The same for many at once."""
+        stored = self._db.read(lambda tx: reading.documents_bytes(tx, digests))
+        found: dict[str, bytes] = {}
+        for digest in digests:
+            if digest not in stored:
+                raise Damaged(f"the store has no document {digest}")
+            data = stored[digest]
+            if data is None:
+                data = self.files.read(digest)
+            if data is None:
+                raise Damaged(f"the file of {digest} is missing: {self.files.path(digest)}")
+            found[digest] = intact(digest, data)
+        return found
 
     def state_of(self, task_row: int) -> State:
         query = select(t.task.c.state).where(t.task.c.id == task_row)

@@ -1,9 +1,10 @@
-"""The one guarded UPDATE, with its event: every change of a task's state goes through here."""
+"""The one guarded UPDATE, with its event: every change of a task's state goes through here, many at a time."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
@@ -18,86 +19,182 @@ from coordinator.store.records import Claim, Done
 
 __all__ = [
     "UNCLAIMED",
+    "Guard",
+    "Move",
     "advance",
+    "advance_one",
     "bump_version",
+    "busy_overlap",
     "cancel_row",
-    "fence",
     "first_answer",
+    "guard_of",
+    "holds",
     "lock_orchestrations",
     "lock_tasks",
+    "move_of",
     "next_sequence",
     "refresh_ready",
     "stale",
     "storable",
+    "try_lock_orchestration",
 ]
 
 UNCLAIMED: dict[str, None] = {"owner": None, "token": None, "claim_kind": None, "lease_until": None}
 
 
-def fence(claim: Claim, now: int) -> ColumnElement[bool]:
-    """Authority: task, generation and token match, and the lease has not ended. Names prove nothing."""
-    return and_(
-        t.task.c.generation == claim.generation,
-        t.task.c.token == claim.token,
-        t.task.c.lease_until > now,
+def busy_overlap() -> ColumnElement[bool]:
+    """A task whose write scope meets this one's is being worked on or judged."""
+    other = t.task.alias("other")
+    return exists(
+        select(literal(1))
+        .select_from(t.overlap.join(other, other.c.id == t.overlap.c.other_id))
+        .where(t.overlap.c.task_id == t.task.c.id, or_(other.c.state == "running", other.c.state == "submitted"))
+    )
+
+
+_SAME_CLAIM = and_(t.task.c.generation == bindparam("g_generation"), t.task.c.token == bindparam("g_token"))
+
+Guard = Literal["same_claim", "fence", "in_time", "free", "no_overlap", "same_content", "same_terms"]
+
+_GUARDS: dict[Guard, ColumnElement[bool]] = {
+    "same_claim": _SAME_CLAIM,
+    # Authority: task, generation and token match, and the lease has not ended. Names prove nothing.
+    "fence": and_(_SAME_CLAIM, t.task.c.lease_until > bindparam("g_now")),
+    "in_time": exists(
+        select(literal(1)).where(t.attempt.c.id == bindparam("g_attempt"), t.attempt.c.deadline_at > bindparam("g_now"))
+    ),
+    "free": and_(t.task.c.row_version == bindparam("g_row_version"), t.task.c.owner.is_(None)),
+    "no_overlap": ~busy_overlap(),
+    "same_content": exists(
+        select(literal(1))
+        .select_from(t.attempt.join(t.document, t.document.c.id == t.attempt.c.manifest_id))
+        .where(
+            t.attempt.c.id == bindparam("g_attempt"),
+            t.attempt.c.ended == "submitted",
+            t.attempt.c.generation == bindparam("g_submitted"),
+            t.document.c.digest == bindparam("g_manifest"),
+        )
+    ),
+    "same_terms": t.task.c.terms_id.in_(select(t.document.c.id).where(t.document.c.digest == bindparam("g_terms"))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One task on its way through a verb. ``guard``: what its guards compare with, by the name of the parameter."""
+
+    task_row: int
+    orchestration_row: int
+    guard: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Columns to set besides the state; the same ones in every move of a call. ``+column`` adds to it."""
+    generation: int | None = None
+    owner: str | None = None
+    data: Mapping[str, Any] | None = None
+    """Of the event."""
+
+
+def move_of(
+    claim: Claim, now: int, *, values: Mapping[str, Any], data: Mapping[str, Any] | None = None, **guard: Any
+) -> Move:
+    """A move that the holder of a claim makes, with what the fence compares."""
+    return Move(
+        claim.task_row,
+        claim.orchestration_row,
+        {"generation": claim.generation, "token": claim.token, "now": now, **guard},
+        values,
+        claim.generation,
+        claim.owner,
+        data,
     )
 
 
 def advance(
-    tx: Tx,
-    verb: str,
-    *,
-    task_row: int,
-    orchestration_row: int,
-    target: State | None = None,
-    where: Sequence[ColumnElement[bool]] = (),
-    generation: int | None = None,
-    owner: str | None = None,
-    data: Mapping[str, Any] | None = None,
-    values: Mapping[str, Any] | None = None,
-) -> bool:
-    """Take a task through ``verb`` if it is where the table of transitions says, and record it. False: it was not."""
+    tx: Tx, verb: str, moves: Sequence[Move], *, target: State | None = None, guards: Sequence[Guard] = ()
+) -> list[bool]:
+    """Take tasks through ``verb`` where the table of transitions and the guards allow it, and record it.
+
+    For each move whether it was made. The row count of the guarded UPDATE alone says so: one for all of them, and
+    where that is not their number, one for each.
+    """
+    if not moves:
+        return []
     targets = targets_of(verb)
     state = target if target is not None else next(iter(targets))
     assert state in targets, (verb, state)
-    settled = {"ready": False} if state in FINAL_STATES else {}
-    if values and values.get("reason"):
-        values = {**values, "reason": storable(values["reason"])}
-    if data and data.get("reason"):
-        data = {**data, "reason": storable(data["reason"])}
-    changed = tx.conn.execute(
-        update(t.task)
-        .where(t.task.c.id == task_row, t.task.c.state.in_(sorted(sources_of(verb))), *where)
-        .values(state=str(state), row_version=t.task.c.row_version + 1, **(values or {}), **settled)
-    ).rowcount
-    if changed != 1:
-        return False
-    tx.event(orchestration_row, task_row, verb, generation=generation, owner=owner, data=data)
+    statement = _guarded(verb, state, tuple(guards), tuple(moves[0].values))
+    rows = [_parameters(move) for move in moves]
+    if len(moves) == 1:
+        made = [tx.conn.execute(statement, rows[0]).rowcount == 1]
+    else:
+        together = tx.conn.begin_nested()
+        if tx.conn.execute(statement, rows).rowcount == len(moves):
+            together.commit()
+            made = [True] * len(moves)
+        else:
+            together.rollback()
+            made = [tx.conn.execute(statement, row).rowcount == 1 for row in rows]
+    done = [move for move, ok in zip(moves, made, strict=True) if ok]
+    for move in done:
+        data = move.data
+        if data and data.get("reason"):
+            data = {**data, "reason": storable(data["reason"])}
+        tx.event(move.orchestration_row, move.task_row, verb, generation=move.generation, owner=move.owner, data=data)
+    if state in FINAL_STATES and done:
+        void_requests(tx, [move.task_row for move in done])
+        _close_children(tx, done, f"its parent is {state}")
+    return made
+
+
+def advance_one(tx: Tx, verb: str, move: Move, *, target: State | None = None, guards: Sequence[Guard] = ()) -> bool:
+    return advance(tx, verb, [move], target=target, guards=guards)[0]
+
+
+@cache
+def _guarded(verb: str, state: State, guards: tuple[Guard, ...], columns: tuple[str, ...]) -> Update:
+    """Built once: putting a statement together costs more than running it."""
+    values: dict[str, Any] = {"state": str(state), "row_version": t.task.c.row_version + 1}
+    for column in columns:
+        name = column.removeprefix("+")
+        value = bindparam(f"v_{name}", type_=t.task.c[name].type)
+        values[name] = value if name == column else t.task.c[name] + value
     if state in FINAL_STATES:
-        void_requests(tx, task_row)
-        _close_children(tx, task_row, orchestration_row, f"its parent is {state}")
-    return True
+        values["ready"] = False
+    # Not ``IN``: a list of values cannot be part of a statement that is run for many rows.
+    legal = or_(*(t.task.c.state == source for source in sorted(sources_of(verb))))
+    conditions = [legal, *(_GUARDS[guard] for guard in guards)]
+    return update(t.task).where(t.task.c.id == bindparam("b_task"), *conditions).values(values)
+
+
+def _parameters(move: Move) -> dict[str, Any]:
+    row: dict[str, Any] = {"b_task": move.task_row}
+    for name, value in move.guard.items():
+        row[f"g_{name}"] = value
+    for column, value in move.values.items():
+        row[f"v_{column.removeprefix('+')}"] = storable(value) if column == "reason" and value else value
+    return row
 
 
 _OPEN_CHILDREN = (
-    select(t.task.c.id)
-    .where(t.task.c.parent_id == bindparam("parent"), t.task.c.state.in_(sorted(OPEN_STATES)))
+    select(t.task.c.id, t.task.c.orchestration_id)
+    .where(t.task.c.parent_id.in_(bindparam("parents", expanding=True)), t.task.c.state.in_(sorted(OPEN_STATES)))
     .order_by(t.task.c.id)
 )
 
 
-def _close_children(tx: Tx, parent_row: int, orchestration_row: int, reason: str) -> None:
+def _close_children(tx: Tx, parents: Sequence[Move], reason: str) -> None:
     """A child delegated by a child lives and dies with its parent's task row."""
-    for row in tx.conn.execute(_OPEN_CHILDREN, {"parent": parent_row}).scalars().all():
-        cancel_row(tx, row, orchestration_row, reason)
+    for row in tx.conn.execute(_OPEN_CHILDREN, {"parents": [move.task_row for move in parents]}).all():
+        cancel_row(tx, row.id, row.orchestration_id, reason)
 
 
 def cancel_row(tx: Tx, task_row: int, orchestration_row: int, reason: str) -> bool:
     """Cancel one task and its children. Its worker may still run: the attempt ends without a time of stopping."""
-    cancelled = advance(
-        tx, "cancelled", task_row=task_row, orchestration_row=orchestration_row,
-        data={"reason": reason} if reason else None, values={**UNCLAIMED, "reason": reason or None},
+    move = Move(
+        task_row, orchestration_row, values={**UNCLAIMED, "reason": reason or None},
+        data={"reason": reason} if reason else None,
     )  # fmt: skip
+    cancelled = advance_one(tx, "cancelled", move)
     if cancelled:
         tx.conn.execute(
             update(t.attempt)
@@ -114,22 +211,38 @@ def storable(reason: str) -> str:
 
 _VOID_REQUESTS = (
     update(t.request)
-    .where(t.request.c.task_id == bindparam("of_task"), t.request.c.state == "open")
+    .where(t.request.c.task_id.in_(bindparam("of_tasks", expanding=True)), t.request.c.state == "open")
     .values(state="void")
 )
 
 
-def void_requests(tx: Tx, task_row: int) -> None:
+def void_requests(tx: Tx, task_rows: Sequence[int]) -> None:
     """What was asked about a task that has ended needs no answer any more."""
-    tx.conn.execute(_VOID_REQUESTS, {"of_task": task_row})
+    tx.conn.execute(_VOID_REQUESTS, {"of_tasks": list(task_rows)})
 
 
-def refresh_ready(tx: Tx, orchestration_row: int, *, task_row: int | None = None, needing: str | None = None) -> None:
-    """Recompute ``ready`` of one task, or of the tasks that need a key: needs met, and no question open."""
+def guard_of(guard: Guard) -> ColumnElement[bool]:
+    """A guard for another statement than the guarded UPDATE; its parameters are named ``g_…``."""
+    return _GUARDS[guard]
+
+
+def holds(tx: Tx, claim: Claim) -> bool:
+    """Whether a claim has authority now."""
+    values = {"b_task": claim.task_row, "g_generation": claim.generation, "g_token": claim.token, "g_now": tx.now}
+    return tx.conn.execute(_HELD, values).first() is not None
+
+
+_HELD = select(literal(1)).select_from(t.task).where(t.task.c.id == bindparam("b_task"), _GUARDS["fence"])
+
+
+def refresh_ready(
+    tx: Tx, orchestration_row: int, *, task_row: int | None = None, needing: Sequence[str] | None = None
+) -> None:
+    """Recompute ``ready`` of one task, of the tasks that need a key, or of a run: needs met, and no question open."""
     if task_row is not None:
         tx.conn.execute(_refresh("task"), {"chosen_task": task_row})
     elif needing is not None:
-        tx.conn.execute(_refresh("needing"), {"chosen_run": orchestration_row, "chosen_key": needing})
+        tx.conn.execute(_refresh("needing"), {"chosen_run": orchestration_row, "chosen_keys": list(needing)})
     else:
         tx.conn.execute(_refresh("run"), {"chosen_run": orchestration_row})
 
@@ -166,7 +279,7 @@ def _refresh(which: Literal["task", "needing", "run"]) -> Update:
     elif which == "needing":
         of_run = [
             t.need.c.orchestration_id == bindparam("chosen_run"),
-            t.need.c.needed_key == bindparam("chosen_key"),
+            t.need.c.needed_key.in_(bindparam("chosen_keys", expanding=True)),
         ]
         chosen = t.task.c.id.in_(select(t.need.c.task_id).where(*of_run))
     else:
@@ -221,6 +334,14 @@ def lock_orchestrations(tx: Tx, rows: Sequence[int]) -> None:
         query = select(t.orchestration.c.id).where(t.orchestration.c.id.in_(sorted(set(rows))))
         tx.conn.execute(query.order_by(t.orchestration.c.id).with_for_update(key_share=True)).all()
         tx.look_at_clock()
+
+
+def try_lock_orchestration(tx: Tx, row: int) -> bool:
+    """The same lock, for those who hold locks of tasks already: never waited for, since that could be a deadlock."""
+    if not tx.postgres:
+        return True
+    query = select(t.orchestration.c.id).where(t.orchestration.c.id == row)
+    return tx.conn.execute(query.with_for_update(key_share=True, skip_locked=True)).first() is not None
 
 
 def lock_tasks(tx: Tx, rows: Sequence[int]) -> None:

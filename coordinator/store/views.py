@@ -11,7 +11,7 @@ from contracts.requests import Answer, RequestKind, RequestState
 from contracts.states import State
 from contracts.terms import Terms
 
-__all__ = ["AttemptView", "EventView", "RequestView", "RunState", "RunView", "TaskView"]
+__all__ = ["AttemptView", "EventView", "RequestView", "RunState", "RunView", "TaskView", "TurnView"]
 
 RunState = Literal["open", "waiting", "ended"]
 
@@ -81,6 +81,9 @@ class TaskView:
     why: str
     attempts: Sequence[AttemptView]
     requests: Sequence[RequestView]
+    charged_micro_usd: int = 0
+    """Of its budget, with all that was delegated below it; the worst case of what is not settled."""
+    charged_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class RunView:
     cancelled_at: datetime | None
     state: RunState
     tasks: Sequence[TaskView]
+    charged_micro_usd: int = 0
+    charged_tokens: int = 0
 
     @property
     def ok(self) -> bool:
@@ -116,3 +121,28 @@ class EventView:
     generation: int | None
     owner: str | None
     data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    """A turn of a model, without its bytes. ``row`` only grows. ``attempt``: the one that paid for it.
+
+    Tokens and cost are None where the provider did not say; ``answers_digest`` while its calls are not all answered.
+    """
+
+    row: int
+    task_row: int
+    task_id: str
+    attempt: int
+    conversation: int
+    number: int
+    late: bool
+    model: str
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_micro_usd: int | None
+    answered_at: datetime
+    finished_at: datetime | None
+    response_digest: str
+    answers_digest: str | None
+    workspace_tree: str | None

@@ -120,9 +120,8 @@ def test_a_store_that_cannot_be_read_judges_nothing_and_holds_it_against_nobody(
         raise StoreUnavailable("the store is away")
 
     desk.store.read_with = away  # type: ignore[method-assign]
-    decisions = desk.judge(claims)
-    assert [decision.decision for decision in decisions] == ["not_judged"] * 2
-    assert all("the store is away" in decision.reason for decision in decisions)
+    with pytest.raises(StoreUnavailable, match="the store is away"):
+        desk.judge(claims)
 
 
 def test_a_git_directory_that_is_gone_is_not_judged_with_its_cause(desk: Desk) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import StoreUnavailable
 from contracts.orchestration import Orchestration
 from coordinator import Assignment, Result
 from coordinator.home import Home, open_home
 from coordinator.launch import launch, plan_launch
 from coordinator.store import TaskStore
+from coordinator.store.database import StoreBroken
 from coordinator.worker import Worker
 
 go = threading.Event()
@@ -121,12 +121,12 @@ def test_no_more_children_run_than_there_are_slots(home: Home, real_store: TaskS
     assert real_store.run(row).ok
 
 
-def take_away(file: Path) -> None:
+def damage(file: Path) -> None:
     file.rename(file.with_suffix(".away"))
-    file.mkdir()
+    file.write_text("not a database " * 1000)
 
 
-def test_a_worker_that_lost_its_store_tells_its_children_and_keeps_its_lock(
+def test_a_worker_whose_store_is_broken_tells_its_children_leaves_and_keeps_its_lock(
     home: Home, real_store: TaskStore, launched: Any
 ) -> None:
     row = launched(stopped_by_signal)
@@ -137,14 +137,15 @@ def test_a_worker_that_lost_its_store_tells_its_children_and_keeps_its_lock(
         running = asyncio.ensure_future(worker.run())
         assert await asyncio.to_thread(started.wait, 30)
         real_store.close()
-        take_away(file)
-        with pytest.raises(StoreUnavailable):
+        damage(file)
+        real_store.close()  # also what was opened in between, and would go on with the file as it was
+        with pytest.raises(StoreBroken):
             await asyncio.wait_for(running, 60)
 
     asyncio.run(play())
     # Its child may still run: nobody may take its lock for free while this process lives.
     assert len(list(home.locks.iterdir())) == 1
-    file.rmdir()
+    file.unlink()
     file.with_suffix(".away").rename(file)
     assert real_store.run(row).tasks[0].state == "running"
 

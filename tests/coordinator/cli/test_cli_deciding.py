@@ -148,6 +148,19 @@ def test_what_could_not_be_written_whole_is_not_there(tmp_path: Path, monkeypatc
     assert not (tmp_path / "out").exists()
 
 
+def test_where_there_are_no_hard_links_a_file_is_written_whole_and_never_over_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_paths: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert write_new(tmp_path / "out", "x", b"first").read_bytes() == b"first"
+    with pytest.raises(Refused, match="never overwritten"):
+        write_new(tmp_path / "out", "x", b"second")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_a_folder_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file or directory"):
         write_new(tmp_path / "no" / "out", "x", b"x")

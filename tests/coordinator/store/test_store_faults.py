@@ -115,7 +115,7 @@ def test_a_bad_value_by_way_of_a_table_model_is_refused_too(store: TaskStore) ->
     with pytest.raises(IntegrityError):
         store._db.write(lambda tx: tx.conn.execute(t.need.insert().values(values)))
     boolean = [c for table in t.metadata.tables.values() for c in table.columns if isinstance(c.type, Boolean)]
-    assert {c.name for c in boolean} == {"is_current", "ready", "partial_ok", "approved"}
+    assert {c.name for c in boolean} == {"is_current", "ready", "partial_ok", "approved", "late"}
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

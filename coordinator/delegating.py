@@ -1,0 +1,199 @@
+"""Children of a child: its terms are hostile data, and its grant is the most that it can hand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from contracts.attenuation import Grant, attenuation_faults
+from contracts.base import Identifier
+from contracts.documents import pydantic_faults
+from contracts.errors import BadInput, Fault, NotFound, Refused, StoreUnavailable
+from contracts.orchestration import Orchestration, Task, merge
+from contracts.ports import CancelSignal, ChildEnd
+from contracts.states import FINAL_STATES
+from contracts.terms import Terms
+from contracts.tools import SOURCE_TOOLS, WRITING_TOOLS
+from coordinator.home import Home
+from coordinator.launch import plan_launch
+from coordinator.models import refuse_missing_keys
+from coordinator.results import TaskResult, task_results
+from coordinator.store import TaskStore
+from coordinator.store.database import StoreBroken
+from coordinator.store.records import Claim, NewTask
+from coordinator.workplaces import refuse_unfit_place
+from workspaces import SourcePin
+
+__all__ = ["ChildDelegator"]
+
+POLL_S = 0.2
+
+
+class ChildDelegator:
+    """Implements ``contracts.ports.Delegator`` for one attempt.
+
+    A child's task id is its parent's, a dot, and the name that the parent gave it. ``rests``: told True when the parent
+    holds no slot from now on, False when it does again.
+    """
+
+    def __init__(
+        self, store: TaskStore, home: Home, claim: Claim, signal: CancelSignal, rests: Callable[[bool], None]
+    ) -> None:
+        self._store = store
+        self._home = home
+        self._claim = claim
+        self._signal = signal
+        self._rests = rests
+
+    def delegate(self, delegation_id: str, terms: Mapping[str, Any]) -> str:
+        claim, parent = self._claim, self._claim.terms
+        if parent.resources.delegation == "deny":
+            raise Refused("the contract grants no delegation")
+        task_id = self._task_id(delegation_id)
+        said = dict(terms)
+        inputs = said.pop("inputs", {})
+        if not isinstance(inputs, dict):
+            raise BadInput([Fault("inputs", "inputs are an object", "name each of them")])
+        task = _checked_task(parent, said)
+        faults = [*attenuation_faults(Grant.of(parent), Grant.of(task), path="terms"), *_limit_faults(parent, task)]
+        if faults:
+            raise BadInput(faults)
+        issued, files = self._issue(task_id, task, {**parent.inputs, **inputs})
+        refuse_missing_keys([issued])
+        refuse_unfit_place(self._home, [issued])
+        blobs = [self._store.files.make_durable(data) for data in files.values()]
+        new = NewTask(issued, task_id)
+        self._store.delegate(claim.orchestration_row, [new], parent=claim, files=blobs)
+        return task_id
+
+    def wait(self, delegation_ids: Sequence[str]) -> Sequence[ChildEnd]:
+        names = {self._task_id(name): name for name in delegation_ids}
+        self._rests(True)
+        try:
+            seen = -1
+            while True:
+                if self._signal.is_set():
+                    raise Refused(f"told to stop while children were waited for: {self._signal.reason}")
+                try:
+                    newest = self._store.newest_event(self._claim.orchestration_row)
+                    if newest != seen:
+                        seen = newest
+                        ends = self._ends(names)
+                        if ends is not None:
+                            return ends
+                except StoreBroken:
+                    raise
+                except StoreUnavailable:
+                    seen = -1
+                self._signal.wait(POLL_S)
+        finally:
+            self._rests(False)
+
+    def _task_id(self, delegation_id: str) -> str:
+        task_id = f"{self._claim.task_id}.{delegation_id}"
+        try:
+            TypeAdapter(Identifier).validate_python(delegation_id)
+            return TypeAdapter(Identifier).validate_python(task_id)
+        except ValidationError:
+            what = f"{delegation_id!r:.120} cannot name a child"
+            raise BadInput([Fault("delegation_id", what, "use letters, digits, . _ and -, 100 in all")]) from None
+
+    def _issue(self, task_id: str, task: Task, inputs: Mapping[str, Any]) -> tuple[Terms, Mapping[str, bytes]]:
+        """The terms, with the pins of the parent for the files that both name, and the files that are new."""
+        parent = self._claim.terms
+        document = self._store.run_document(self._claim.orchestration_row)
+        # Without the run's defaults: what the parent has is the default, and was laid under the task already.
+        orchestration = Orchestration(
+            name=document["name"], objective=document["objective"], tasks={task_id: task}, inputs=dict(inputs)
+        )
+        orchestration._folder = Path(document["folder"])
+        pin = SourcePin.from_json(document["source"]) if document["source"] else None
+        if pin is not None:
+            orchestration.source = orchestration.source or _source_of(document)
+        plan = plan_launch(orchestration, pin=pin)
+        plan.refuse()
+        issued = plan.terms[task_id]
+        pinned = {name: parent.input_snapshot.get(name, pin_) for name, pin_ in issued.input_snapshot.items()}
+        files = {name: data for name, data in plan.files.items() if name not in parent.input_snapshot}
+        return issued.model_copy(update={"input_snapshot": pinned}), files
+
+    def _ends(self, names: Mapping[str, str]) -> list[ChildEnd] | None:
+        """How they ended; None while one of them has not. Raises ``NotFound``."""
+        run = self._store.run(self._claim.orchestration_row)
+        tasks = {
+            task.task_id: task
+            for task in run.tasks
+            if task.task_id in names and task.parent_task_id == self._claim.task_id
+        }
+        unknown = [name for task_id, name in names.items() if task_id not in tasks]
+        if unknown:
+            raise NotFound(f"no child was delegated as {', '.join(unknown)}")
+        if any(task.state not in FINAL_STATES for task in tasks.values()):
+            return None
+        results = task_results(self._store, list(tasks.values()))
+        return [_end(name, results[task_id]) for task_id, name in names.items()]
+
+
+def _end(name: str, result: TaskResult) -> ChildEnd:
+    manifest = result.manifest
+    return ChildEnd(
+        delegation_id=name,
+        word=result.outcome,
+        reason=result.reason,
+        output=result.output,
+        artifacts={entry.name: entry.digest for entry in manifest.artifacts} if manifest is not None else {},
+        gaps=tuple(manifest.gaps) if manifest is not None else (),
+    )
+
+
+def _source_of(document: Mapping[str, Any]) -> Any:
+    from contracts.orchestration import Source
+
+    authored = document["authored"]["source"]
+    return Source.model_validate(authored) if authored is not None else Source(repo=document["folder"])
+
+
+def _checked_task(parent: Terms, said: Mapping[str, Any]) -> Task:
+    """What was said, laid over what the parent has. Raises ``BadInput`` with every fault."""
+    if said.get("needs"):
+        raise BadInput([Fault("terms.needs", "a child's child needs no other task", "wait for that one first")])
+    try:
+        return Task.model_validate(merge(_defaults(parent, said), dict(said)))
+    except ValidationError as error:
+        raise BadInput(pydantic_faults(error, None)) from None
+
+
+def _defaults(parent: Terms, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The parent's limits, and of what it may do the reading alone."""
+    asked = said.get("resources")
+    asked = asked if isinstance(asked, dict) else {}
+    reading = [tool for tool in parent.resources.tools if tool in SOURCE_TOOLS - WRITING_TOOLS]
+    writes = bool(asked.get("write_scope") or asked.get("commands"))
+    document = parent.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert parent.agent is not None
+    defaults: dict[str, Any] = {
+        "workspace": parent.workspace if writes else "none",
+        "isolation": parent.isolation,
+        "resources": {"tools": reading, "read_scope": list(parent.resources.read_scope)},
+        "budget": document["budget"],
+        "limits": document["limits"],
+        "on_takeover": parent.on_takeover,
+        "prices": document.get("prices", {}),
+        "mcp_servers": document.get("mcp_servers", {}),
+    }
+    if "agent" not in said:
+        defaults["agent"] = parent.agent.document()
+    if not said.get("acceptance") and not said.get("required_evidence"):
+        defaults["acceptance"] = [{"cel": "output != null"}]
+    return defaults
+
+
+def _limit_faults(parent: Terms, task: Task) -> list[Fault]:
+    return [
+        Fault(f"terms.limits.{name}", f"{asked:g} goes beyond the parent's", f"the parent has {bound:g}")
+        for name in ("deadline_s", "max_claims", "max_repairs")
+        if (asked := getattr(task.limits, name)) > (bound := getattr(parent.limits, name))
+    ]

@@ -1,0 +1,168 @@
+"""Money and tokens: charged in every budget up the tree before they are spent, settled after. The sums stand on the
+rows of tasks and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Table, and_, bindparam, insert, or_, select, update
+
+from contracts.canonical import MAX_SAFE_INTEGER
+from contracts.errors import BudgetExhausted
+from contracts.ports import Worst
+from contracts.prices import MICRO
+from coordinator.store import tables as t
+from coordinator.store.database import Tx
+from coordinator.store.records import Claim
+from coordinator.store.transitions import holds, lock_orchestrations, lock_tasks, stale
+
+__all__ = ["left", "left_of_own", "reserve", "settle"]
+
+
+def _fits(table: Table) -> ColumnElement[bool]:
+    return and_(
+        or_(table.c.limit_micro_usd.is_(None),
+            table.c.charged_micro_usd + bindparam("micro_usd") <= table.c.limit_micro_usd),
+        or_(table.c.limit_tokens.is_(None), table.c.charged_tokens + bindparam("tokens") <= table.c.limit_tokens),
+    )  # fmt: skip
+
+
+def _added(table: Table) -> dict[str, Any]:
+    return {
+        "charged_micro_usd": table.c.charged_micro_usd + bindparam("micro_usd"),
+        "charged_tokens": table.c.charged_tokens + bindparam("tokens"),
+    }
+
+
+_OF_TASKS = t.task.c.id.in_(bindparam("tasks", expanding=True))
+_OF_RUN = t.orchestration.c.id == bindparam("run")
+_ADD_TO_TASKS = update(t.task).where(_OF_TASKS).values(_added(t.task))
+_ADD_TO_RUN = update(t.orchestration).where(_OF_RUN).values(_added(t.orchestration))
+_CHARGE_TASKS = _ADD_TO_TASKS.where(_fits(t.task))
+_CHARGE_RUN = _ADD_TO_RUN.where(_fits(t.orchestration))
+
+
+def reserve(tx: Tx, claim: Claim, worst: Worst) -> int:
+    """Charge the worst case in the budgets of the task, of its ancestors and of its run, or in none; its number.
+
+    Raises ``BudgetExhausted`` that names the budget, ``StaleClaim``.
+    """
+    lock_orchestrations(tx, [claim.orchestration_row])
+    lineage = lineage_of(tx, claim.task_row)
+    lock_tasks(tx, lineage)
+    if not holds(tx, claim):
+        raise stale(tx, claim, "charging")
+    values = {"micro_usd": worst.micro_usd, "tokens": worst.tokens, "run": claim.orchestration_row, "tasks": lineage}
+    together = tx.conn.begin_nested()
+    charged = tx.conn.execute(_CHARGE_TASKS, _only(values, "tasks")).rowcount
+    charged += tx.conn.execute(_CHARGE_RUN, _only(values, "run")).rowcount
+    if charged != len(lineage) + 1:
+        together.rollback()
+        raise BudgetExhausted(_refusal(tx, claim, lineage, worst))
+    together.commit()
+    made = tx.conn.execute(
+        insert(t.charge).values(
+            task_id=claim.task_row, attempt_id=claim.attempt_row, worst_micro_usd=worst.micro_usd,
+            worst_tokens=worst.tokens, micro_usd=worst.micro_usd, tokens=worst.tokens, charged_at=tx.now,
+        )
+    ).inserted_primary_key  # fmt: skip
+    assert made is not None
+    return int(made[0])
+
+
+def settle(tx: Tx, number: int, spent: Worst) -> None:
+    """Replace the worst case by what it was, once; a fact, whoever brings it. More than the worst case is counted too.
+
+    Repeated, it is what it was settled to first.
+    """
+    row = tx.conn.execute(select(t.charge).where(t.charge.c.id == number)).one()
+    run = tx.conn.execute(select(t.task.c.orchestration_id).where(t.task.c.id == row.task_id)).scalar_one()
+    lock_orchestrations(tx, [run])
+    lineage = lineage_of(tx, row.task_id)
+    lock_tasks(tx, lineage)
+    settled = tx.conn.execute(
+        update(t.charge)
+        .where(t.charge.c.id == number, t.charge.c.settled_at.is_(None))
+        .values(micro_usd=spent.micro_usd, tokens=spent.tokens, settled_at=tx.now)
+    ).rowcount
+    if settled != 1:
+        return
+    values = {
+        "micro_usd": spent.micro_usd - row.worst_micro_usd, "tokens": spent.tokens - row.worst_tokens,
+        "run": run, "tasks": lineage,
+    }  # fmt: skip
+    tx.conn.execute(_ADD_TO_TASKS, _only(values, "tasks"))
+    tx.conn.execute(_ADD_TO_RUN, _only(values, "run"))
+
+
+def left(tx: Tx, claim: Claim) -> Worst:
+    """The least that is left in any budget up the tree; nothing is left of one that was overrun."""
+    rows = _budgets(tx, claim.orchestration_row, lineage_of(tx, claim.task_row))
+    return Worst(
+        min(_left(row.limit_micro_usd, row.charged_micro_usd) for row in rows),
+        min(_left(row.limit_tokens, row.charged_tokens) for row in rows),
+    )
+
+
+def left_of_own(tx: Tx, claim: Claim) -> Worst:
+    """What is left in the task's own budget."""
+    row = tx.conn.execute(select(t.task).where(t.task.c.id == claim.task_row)).one()
+    return Worst(_left(row.limit_micro_usd, row.charged_micro_usd), _left(row.limit_tokens, row.charged_tokens))
+
+
+def lineage_of(tx: Tx, task_row: int) -> list[int]:
+    """The task and its ancestors, the eldest first."""
+    lineage: list[int] = []
+    row: int | None = task_row
+    while row is not None:
+        lineage.insert(0, row)
+        row = tx.conn.execute(_PARENT, {"of_task": row}).scalar_one()
+    return lineage
+
+
+_PARENT = select(t.task.c.parent_id).where(t.task.c.id == bindparam("of_task"))
+
+
+def _only(values: dict[str, Any], whose: str) -> dict[str, Any]:
+    return {key: values[key] for key in ("micro_usd", "tokens", whose)}
+
+
+def _left(limit: int | None, charged: int) -> int:
+    return MAX_SAFE_INTEGER if limit is None else max(limit - charged, 0)
+
+
+def _budgets(tx: Tx, orchestration_row: int, lineage: Sequence[int]) -> list[Row[Any]]:
+    """The innermost first."""
+    columns = ("limit_micro_usd", "limit_tokens", "charged_micro_usd", "charged_tokens")
+    of_tasks = select(t.task.c.key.label("name"), *(t.task.c[name] for name in columns)).where(t.task.c.id.in_(lineage))
+    of_run = select(t.orchestration.c.run_id.label("name"), *(t.orchestration.c[name] for name in columns)).where(
+        t.orchestration.c.id == orchestration_row
+    )
+    tasks = tx.conn.execute(of_tasks.order_by(t.task.c.id.desc())).all()
+    return [*tasks, tx.conn.execute(of_run).one()]
+
+
+def _refusal(tx: Tx, claim: Claim, lineage: Sequence[int], worst: Worst) -> str:
+    """Which budget it is, the innermost of those that have no room."""
+    rows = _budgets(tx, claim.orchestration_row, lineage)
+    for index, row in enumerate(rows):
+        whose = f"run {row.name}" if index == len(rows) - 1 else f"task {row.name}"
+        for limit, charged, needed, words in (
+            (row.limit_micro_usd, row.charged_micro_usd, worst.micro_usd, _dollars),
+            (row.limit_tokens, row.charged_tokens, worst.tokens, _tokens),
+        ):
+            if limit is not None and charged + needed > limit:
+                return (
+                    f"the budget of {whose} is exhausted: {words(_left(limit, charged))} of {words(limit)} are left, "
+                    f"and the next call may need {words(needed)}"
+                )
+    raise AssertionError("a charge was refused and every budget has room")
+
+
+def _dollars(micro_usd: int) -> str:
+    return f"{micro_usd / MICRO:.6f}".rstrip("0").rstrip(".") + " USD"
+
+
+def _tokens(tokens: int) -> str:
+    return f"{tokens:,} tokens"

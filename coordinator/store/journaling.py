@@ -1,0 +1,158 @@
+"""The turns of models: each is a fact as soon as it is paid for, and may be gone on from by whoever holds the task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, insert, select, update
+
+from contracts.errors import StaleClaim, WrongState
+from contracts.turns import ModelUsage
+from coordinator.store import tables as t
+from coordinator.store.database import Blob, Tx
+from coordinator.store.records import Claim
+from coordinator.store.transitions import holds, lock_tasks, stale
+
+__all__ = ["Answered", "Earlier", "EarlierTurn", "answered", "earlier_of", "finished", "turns_of"]
+
+UNDERWAY = frozenset({"lost", "released", "blocked", "deadline"})
+"""Ends of an attempt that say nothing against going on where it was."""
+
+BROKEN_OFF = frozenset({"failed", "no_result"})
+"""Ends that may be the model's own, or those of its provider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A turn on its way into the store. ``conversation``: the number of the attempt in which it began."""
+
+    claim: Claim
+    conversation: int
+    number: int
+    response: Blob
+    model: str
+    usage: ModelUsage | None
+    cost_micro_usd: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierTurn:
+    """A stored turn, by the digests of its documents. ``attempt``: the number of the one that paid for it."""
+
+    attempt: int
+    conversation: int
+    number: int
+    late: bool
+    base_commit: str | None
+    workspace_tree: str | None
+    response_digest: str
+    answers_digest: str | None
+    answered_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What the last attempts of a task were at: the turns of their conversation, in order, and how the last one that
+    spoke in it ended. ``broken_off``: it may have been by its own word."""
+
+    turns: Sequence[EarlierTurn]
+    broken_off: bool
+
+
+def answered(tx: Tx, item: Answered) -> StaleClaim | None:
+    """Store a turn that was paid for. Repeating it changes nothing.
+
+    From a stale holder it is kept too, marked late; the answer is then why its holder may not go on.
+    """
+    claim = item.claim
+    lock_tasks(tx, [claim.task_row])
+    known = select(t.turn.c.id).where(t.turn.c.attempt_id == claim.attempt_row, t.turn.c.number == item.number)
+    late = None if holds(tx, claim) else stale(tx, claim, "going on with")
+    if tx.conn.execute(known).first() is not None:
+        return late
+    usage = item.usage
+    tx.conn.execute(
+        insert(t.turn).values(
+            task_id=claim.task_row, attempt_id=claim.attempt_row, conversation=item.conversation, number=item.number,
+            late=late is not None, base_commit=claim.head, model=item.model, response_id=tx.document(item.response),
+            input_tokens=usage.input_tokens if usage else None, output_tokens=usage.output_tokens if usage else None,
+            cost_micro_usd=item.cost_micro_usd, answered_at=tx.now,
+        )
+    )  # fmt: skip
+    if late is not None:
+        data = {"attempt": claim.attempt, "turn": item.number, "late": True}
+        tx.event(claim.orchestration_row, claim.task_row, "late_turn", owner=claim.owner, data=data)
+    return late
+
+
+def finished(tx: Tx, claim: Claim, conversation: int, number: int, answers: Blob, workspace_tree: str | None) -> None:
+    """Every call of a turn is answered. Repeating it changes nothing. Raises ``StaleClaim``, ``WrongState``."""
+    lock_tasks(tx, [claim.task_row])
+    if not holds(tx, claim):
+        raise stale(tx, claim, "going on with")
+    document = tx.document(answers)
+    same = (
+        t.turn.c.task_id == claim.task_row, t.turn.c.conversation == conversation, t.turn.c.number == number,
+        ~t.turn.c.late,
+    )  # fmt: skip
+    done = tx.conn.execute(
+        update(t.turn)
+        .where(*same, t.turn.c.answers_id.is_(None))
+        .values(answers_id=document, workspace_tree=workspace_tree, finished_at=tx.now)
+    ).rowcount
+    if done == 1:
+        return
+    found = tx.conn.execute(select(t.turn.c.answers_id).where(*same)).first()
+    if found is None or found.answers_id != document:
+        state = "not stored" if found is None else "answered already, otherwise"
+        raise WrongState(f"turn {number} of {claim.address} is {state}; needed one whose calls are unanswered")
+
+
+def _turns(tx: Tx, *conditions: Any) -> list[EarlierTurn]:
+    response, answers = t.document.alias("r"), t.document.alias("a")
+    query = (
+        select(t.turn, t.attempt.c.number.label("attempt"), response.c.digest.label("response"),
+               answers.c.digest.label("answers"))
+        .join(t.attempt, t.attempt.c.id == t.turn.c.attempt_id)
+        .join(response, response.c.id == t.turn.c.response_id)
+        .outerjoin(answers, answers.c.id == t.turn.c.answers_id)
+        .where(*conditions)
+        .order_by(t.turn.c.conversation, t.turn.c.number, t.turn.c.id)
+    )  # fmt: skip
+    return [_turn(row) for row in tx.conn.execute(query)]
+
+
+def _turn(row: Row[Any]) -> EarlierTurn:
+    return EarlierTurn(
+        attempt=row.attempt, conversation=row.conversation, number=row.number, late=bool(row.late),
+        base_commit=row.base_commit, workspace_tree=row.workspace_tree, response_digest=row.response,
+        answers_digest=row.answers, answered_at=row.answered_at,
+    )  # fmt: skip
+
+
+def turns_of(tx: Tx, task_row: int) -> list[EarlierTurn]:
+    """Every turn that was paid for on a task, late ones too."""
+    return _turns(tx, t.turn.c.task_id == task_row)
+
+
+def earlier_of(tx: Tx, claim: Claim) -> Earlier | None:
+    """What the attempts before this one were at, back to the last that handed in a result. None: at nothing.
+
+    Turns that came late belong to nobody's conversation.
+    """
+    attempts = (
+        select(t.attempt.c.id, t.attempt.c.ended)
+        .where(t.attempt.c.task_id == claim.task_row, t.attempt.c.number < claim.attempt)
+        .order_by(t.attempt.c.number.desc())
+    )
+    for attempt in tx.conn.execute(attempts).all():
+        if attempt.ended not in UNDERWAY | BROKEN_OFF:
+            return None
+        spoke = select(t.turn.c.conversation).where(t.turn.c.attempt_id == attempt.id, ~t.turn.c.late).limit(1)
+        conversation = tx.conn.execute(spoke).scalar()
+        if conversation is not None:
+            of_it = (t.turn.c.task_id == claim.task_row, t.turn.c.conversation == conversation, ~t.turn.c.late)
+            return Earlier(_turns(tx, *of_it), attempt.ended in BROKEN_OFF)
+    return None
