@@ -335,3 +335,12 @@ def writes_on(a: Assignment) -> Result:
     a.tools.write_file("by.txt", f"attempt {a.attempt}")
     (Path(a.inputs["marks"]) / "second-done").touch()
     return a.completed({"attempt": a.attempt})
+
+
+def hands_in_much(a: Assignment) -> Result:
+    """A result that fits into no page that is there already."""
+    mark(a, "start")
+    until = time.monotonic() + WATCHDOG_S
+    while not may_go(a) and time.monotonic() < until:
+        time.sleep(0.02)
+    return a.completed({"noise": os.urandom(150_000).hex()})

@@ -34,6 +34,7 @@ def _by_path(name: str) -> Any:
 
 
 bench_module = _by_path("bench")
+faults_module = _by_path("faults")
 
 
 class Place:
@@ -92,6 +93,10 @@ class Place:
         return self.process(
             sys.executable, "-m", "coordinator", *arguments, "--store", self.url, "--home", str(self.home), **env
         )
+
+    def listened(self, *arguments: str, **options: str) -> Any:
+        """A command that is short of patience with locks, and whose words can be read while it runs."""
+        return faults_module.Listened(self, *arguments, **options)
 
     def ended(self, process: subprocess.Popen[str], code: int | None = 0) -> tuple[str, str]:
         """Wait for the end of a process; its stdout and stderr."""
@@ -215,3 +220,17 @@ def is_alive() -> Callable[[int], bool]:
 @pytest.fixture
 def tree_of() -> Callable[[Path], dict[str, Any]]:
     return bench_module.tree_of
+
+
+@pytest.fixture
+def cutter() -> Iterator[Callable[..., Any]]:
+    """Makes loopback connections to a server's Unix socket that can be cut."""
+    made: list[Any] = []
+
+    def make(*arguments: Any) -> Any:
+        made.append(faults_module.Cutter(*arguments))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -1,0 +1,317 @@
+"""Models as children, through the whole path: real worker processes, the real client, a fake server that counts."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import select
+
+from contracts.results import Manifest
+from coordinator.home import open_home
+from coordinator.store import tables as t
+from tests.model_servers.script import Call, Reply
+
+if TYPE_CHECKING:
+    from tests.model_servers.fake import FakeModelServer, Request
+
+PRICES = {"model-x": {"input_mtok_usd": 3, "output_mtok_usd": 15}}
+COST_MICRO_USD = 100 * 3 + 10 * 15
+"""Of one answer of the fake server."""
+
+WRITES = Reply((Call("write_file", {"path": "out/a.txt", "text": "first\n"}),))
+EDITS = Reply(
+    (Call("edit_file", {"path": "out/a.txt", "old": "first", "new": "second"}), Call("note_gap", {"text": "b"}))
+)
+HANDS_IN = Reply((Call("submit_result", {"outcome": "completed", "output": {"done": True}}),))
+
+
+class Models:
+    """Tasks for models behind the fake server."""
+
+    def __init__(self, bench: Any, server: FakeModelServer) -> None:
+        self.bench = bench
+        self.place = bench.place
+        self.server = server
+
+    def task(self, *, tools: list[str] | None = None, budget: Mapping[str, Any] | None = None, **fields: Any) -> Any:
+        resources = {
+            "tools": ["read_file", "write_file", "edit_file"] if tools is None else tools, "write_scope": ["out/"],
+            **fields.pop("resources", {}),
+        }  # fmt: skip
+        limits = {"lease_s": 20, "deadline_s": 60, "max_claims": 3, **fields.pop("limits", {})}
+        spec = {"model": "model-x", "base_url": self.server.url, "api_key_env": "MODEL_KEY"}
+        return {
+            "objective": "Write out/a.txt.", "agent": {"anthropic": spec}, "isolation": "none", "prices": PRICES,
+            "workspace": "clone", "resources": resources, "limits": limits, "budget": dict(budget or {}),
+            "acceptance": [{"cel": "output.done == true"}], **fields,
+        }  # fmt: skip
+
+    def launch(self, tasks: Mapping[str, Any], **fields: Any) -> None:
+        self.place.env["MODEL_KEY"] = "key-of-the-model-0123"
+        if not (self.bench.repo / ".git").exists():
+            self.bench.commit({"readme.md": "hello\n"})
+        file = self.place.write(tasks, source=str(self.bench.repo), **fields)
+        self.place.ended(self.place.worker("--launch-only", file=file))
+
+    def killed_at(self, point: str, task: str = "one") -> None:
+        steps = point if "." in point else f"{point}:{task}:1"
+        self.place.ended(self.place.worker("--fault", steps, "--slots", "1"), -signal.SIGKILL)
+
+    def work(self, code: int | None = 0, *options: str) -> None:
+        self.place.ended(self.place.worker(*options), code)
+
+    @property
+    def asked(self) -> list[int]:
+        """For each request, how often the model had spoken in its conversation."""
+        return [request.asked.turns for request in self.server.requests]
+
+    def rows(self, table: Any) -> list[Any]:
+        found: list[Any] = self.place.store.read_with(lambda tx: tx.conn.execute(select(table)).all())
+        return found
+
+    def manifest(self, task_id: str = "one") -> Manifest:
+        attempt = self.place.one(task_id).attempts[-1]
+        return Manifest.model_validate_json(self.place.store.bytes_of(attempt.manifest_digest))
+
+    def accepted(self, path: str) -> str:
+        run = self.place.run()
+        git_dir = open_home(self.place.url, self.place.home).git_dir(run.document["git_dir"])
+        show = ["git", f"--git-dir={git_dir}", "show", f"{run.head}:{path}"]
+        return subprocess.run(show, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def models(bench: Any, fake_model: FakeModelServer) -> Models:
+    return Models(bench, fake_model)
+
+
+# -- killed between any two steps of the loop
+
+ONCE_MORE = {"model_answered", "settle.commit", "settle.committed", "answered.commit"}
+"""Answered, and not yet stored: that turn alone is asked for again."""
+
+NOT_SETTLED = {"reserve.committed", "model_charged", "model_answered", "settle.commit"}
+"""What nobody knows the cost of stays charged."""
+
+STEPS = [
+    "reserve.commit", "reserve.committed", "model_charged", "model_answered", "settle.commit", "settle.committed",
+    "answered.commit", "answered.committed", "turn_answered", "tool_call", "finished.commit", "finished.committed",
+    "turn_finished", "child_returned",
+]  # fmt: skip
+DAILY = {"model_answered", "turn_answered", "tool_call", "turn_finished"}
+
+
+def steps() -> list[Any]:
+    return [pytest.param(point, marks=() if point in DAILY else (pytest.mark.slow,)) for point in STEPS]
+
+
+@pytest.mark.parametrize("point", steps())
+def test_a_stored_turn_is_never_paid_for_twice_wherever_the_worker_is_killed(models: Models, point: str) -> None:
+    models.server.by_turn(WRITES, EDITS, HANDS_IN)
+    models.launch({"one": models.task(on_takeover="continue")})
+    models.killed_at(point)
+    models.work()
+    assert models.place.run().ok
+    assert sorted(models.asked) == sorted([0, 1, 2, *([0] if point in ONCE_MORE else [])])
+    assert models.accepted("out/a.txt") == "second\n"
+    manifest = models.manifest()
+    assert manifest.gaps == ["b"]  # once, whoever noted it
+    turns = models.place.store.turns_of(models.place.one("one").row)
+    assert [turn.number for turn in turns] == [1, 2, 3]
+    charges = models.rows(t.charge)
+    assert sum(charge.settled_at is None for charge in charges) == (point in NOT_SETTLED)
+    settled = [charge for charge in charges if charge.settled_at is not None]
+    assert {charge.micro_usd for charge in settled} == {COST_MICRO_USD}
+    charged = sum(charge.micro_usd for charge in charges)
+    assert models.place.one("one").charged_micro_usd == models.place.run().charged_micro_usd == charged
+
+
+def test_a_takeover_restores_exactly_the_recorded_tree_before_it_goes_on(models: Models) -> None:
+    # Killed when the edit of the second turn is made and not stored: made again, it finds what the first turn left.
+    models.server.by_turn(WRITES, EDITS, HANDS_IN)
+    models.launch({"one": models.task(on_takeover="continue")})
+    models.place.ended(models.place.worker("--fault", "finished.commit", "--slots", "1"), -signal.SIGKILL)
+    models.place.ended(models.place.worker("--fault", "tool_call:one:2", "--slots", "1"), -signal.SIGKILL)
+    models.work()
+    assert models.accepted("out/a.txt") == "second\n"
+    assert models.asked == [0, 1, 2] or models.asked == [0, 1, 1, 2]
+    assert all(call.ok for call in models.manifest().observed_calls if call.tool == "edit_file")
+
+
+def test_fresh_begins_a_new_conversation(models: Models) -> None:
+    models.server.by_turn(WRITES, HANDS_IN)
+    models.launch({"one": models.task(on_takeover="fresh")})
+    models.killed_at("turn_finished")
+    models.work()
+    assert models.place.run().ok
+    assert models.asked == [0, 0, 1]
+    turns = models.place.store.turns_of(models.place.one("one").row)
+    assert [(turn.conversation, turn.number) for turn in turns] == [(1, 1), (2, 1), (2, 2)]
+
+
+def test_another_head_is_another_base_and_begins_anew(models: Models) -> None:
+    models.server.by_turn(WRITES, HANDS_IN)
+    other = models.bench.program("other", '(HERE / "b.txt").write_text("b"); hand_in(output={})', write_scope=["b.txt"])
+    models.launch({"one": models.task(on_takeover="continue"), "two": {**other, "needs": []}})
+    models.killed_at("turn_finished")
+    models.work(None)
+    run = models.place.run()
+    assert {task.task_id: task.state for task in run.tasks} == {"one": "accepted", "two": "accepted"}
+    conversations = {turn.conversation for turn in models.place.store.turns_of(models.place.one("one").row)}
+    two_first = models.place.one("one").attempts[-1].started_at > models.place.one("two").attempts[-1].started_at
+    assert conversations == ({1, 2} if two_first and len(models.asked) == 3 else {1})
+
+
+def test_a_blocked_conversation_goes_on_with_the_answer(models: Models) -> None:
+    asks = Reply((Call("submit_result", {"outcome": "blocked", "question": "Which colour?"}),))
+    models.server.by_turn(WRITES, asks, HANDS_IN)
+    models.launch({"one": models.task(on_takeover="continue")})
+    models.work(4)
+    (request,) = models.place.store.requests(models.place.run().row)
+    models.place.store.answer(request.request_id, approved=True, message="blue")
+    models.work()
+    assert models.asked == [0, 1, 2]
+    assert "blue" in json.dumps(models.server.requests[-1].body)
+
+
+# -- budgets
+
+
+def test_the_budget_of_a_run_holds_for_all_of_its_children(models: Models) -> None:
+    models.server.by_turn(WRITES, *[Reply((Call("read_file", {"path": "out/a.txt"}),))] * 30)
+    tasks = {name: models.task(resources={"write_scope": [f"{name}/", "out/"]}) for name in ("one", "two")}
+    models.launch(tasks, budget={"max_cost_usd": 0.2})
+    models.work(None)
+    run = models.place.run()
+    assert 0 < run.charged_micro_usd <= 200_000
+    assert run.charged_micro_usd == len(models.server.requests) * COST_MICRO_USD
+    words = {task.task_id: models.manifest(task.task_id) for task in run.tasks}
+    assert any("budget" in manifest.message for manifest in words.values())
+    assert {str(manifest.outcome) for manifest in words.values()} == {"partial"}
+
+
+def test_a_program_with_a_budget_is_charged_it_whole_before_it_starts(models: Models) -> None:
+    programs = {
+        name: {**models.bench.program(name, 'mark("start"); hand_in(output={})'), "budget": {"max_cost_usd": 0.6}}
+        for name in ("one", "two")
+    }
+    programs["two"]["needs"] = ["one"]
+    models.launch(programs, budget={"max_cost_usd": 1.0})
+    models.work(1)
+    run = models.place.run()
+    assert {task.task_id: task.state for task in run.tasks} == {"one": "accepted", "two": "failed"}
+    assert "budget of run play is exhausted: 0.4 USD of 1 USD are left" in (models.place.one("two").reason or "")
+    assert [mark[0] for mark in models.place.marks("start")] == ["one"]
+    assert run.charged_micro_usd == 600_000
+
+
+# -- side effects
+
+COMMANDS = {"effects": "declared", "commands": [["sh", "-c"]]}
+
+
+@pytest.mark.parametrize("point", ["operation_sent", "operation_done"])
+def test_a_side_effect_that_nobody_saw_the_end_of_is_asked_and_never_made_twice(models: Models, point: str) -> None:
+    effect = models.place.folder / "effects.txt"
+    runs = Reply((Call("run_command", {"command": ["sh", "-c", f"echo done >> {effect}"]}),))
+    models.server.by_turn(runs, HANDS_IN)
+    models.launch({"one": models.task(tools=["run_command"], resources=COMMANDS, on_takeover="continue")})
+    models.killed_at(point)
+    models.work(4)
+    (request,) = models.place.store.requests(models.place.run().row)
+    assert request.kind == "operation"
+    assert models.asked == [0]
+    told = json.dumps([0, "it was done"])
+    models.place.store.answer(request.request_id, approved=True, message=told)
+    models.work()
+    assert models.place.run().ok
+    assert models.asked == [0, 1]
+    assert "it was done" in json.dumps(models.server.requests[-1].body)
+    assert effect.exists() is (point == "operation_done")
+    assert not effect.exists() or effect.read_text() == "done\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "asks"),
+    [("prepare_operation.commit", False), ("prepare_operation.committed", False), ("send_operation.commit", False),
+     ("send_operation.committed", True), ("settle_operation.commit", True), ("settle_operation.committed", False)],
+)  # fmt: skip
+def test_what_was_sent_or_settled_for_sure_needs_no_answer(models: Models, point: str, asks: bool) -> None:
+    effect = models.place.folder / "effects.txt"
+    runs = Reply((Call("run_command", {"command": ["sh", "-c", f"echo done >> {effect}"]}),))
+    models.server.by_turn(runs, HANDS_IN)
+    models.launch({"one": models.task(tools=["run_command"], resources=COMMANDS, on_takeover="continue")})
+    models.killed_at(point)
+    models.work(4 if asks else 0)
+    if not asks:
+        assert models.place.run().ok
+        assert effect.read_text() == "done\n"
+        assert models.asked == [0, 1]
+
+
+# -- delegation
+
+
+def by_objective(**answers: list[Reply]) -> Callable[[Request], Reply]:
+    """Who asks is told by the first message."""
+
+    def choose(request: Request) -> Reply:
+        said = json.dumps(request.body["messages"][0])
+        (name,) = [name for name in answers if f"You are {name}." in said]
+        return answers[name][request.asked.turns]
+
+    return choose
+
+
+DELEGATES = {"tools": ["delegate", "read_file"], "delegation": {"max_depth": 1, "max_children": 2}}
+
+
+def test_a_parent_that_waits_for_its_children_holds_no_slot(models: Models) -> None:
+    terms = {"acceptance": [{"cel": "output.done == true"}]}
+    models.server.choose(
+        by_objective(
+            parent=[
+                Reply((Call("delegate", {"delegation_id": "a", "objective": "You are child.", "terms": terms}),)),
+                Reply((Call("await_children", {"delegation_ids": ["a"]}),)),
+                HANDS_IN,
+            ],
+            child=[HANDS_IN],
+        )
+    )
+    models.launch({"one": models.task(objective="You are parent.", resources=DELEGATES, tools=DELEGATES["tools"])})
+    models.work(0, "--slots", "1")
+    run = models.place.run()
+    assert {task.task_id: task.state for task in run.tasks} == {"one": "accepted", "one.a": "accepted"}
+    answered = json.dumps(models.server.requests[-1].body)
+    assert "accepted" in answered
+    assert models.place.one("one").charged_micro_usd == 4 * COST_MICRO_USD
+    assert models.place.one("one.a").charged_micro_usd == COST_MICRO_USD
+
+
+@pytest.mark.parametrize(
+    ("terms", "refused"),
+    [
+        ({"resources": {"tools": ["write_file"]}}, "tools: write_file goes beyond the parent's grant"),
+        ({"budget": {"max_turns": 99}}, "budget.max_turns: 99 goes beyond"),
+        ({"agent": {"command": ["sh", "-c", "id"]}}, "agent"),
+        ({"agent": {"anthropic": {"model": "model-x", "base_url": "https://elsewhere.example"}}}, "agent"),
+        ({"limits": {"deadline_s": 9_999}}, "limits.deadline_s: 9999 goes beyond the parent's"),
+        ({"acceptance": [{"json_schema": "/etc/passwd"}]}, "not one that the parent's own contract names"),
+        ({"needs": ["two"]}, "needs no other task"),
+        ({"resources": {"delegation": {"max_depth": 1, "max_children": 1}}}, "delegation"),
+        ({"nonsense": True}, "nonsense"),
+    ],
+)
+def test_a_grant_beyond_the_parents_is_refused_in_words_that_the_model_reads(
+    delegator: Any, terms: Mapping[str, Any], refused: str
+) -> None:
+    from contracts.errors import BadInput
+
+    with pytest.raises(BadInput, match=refused):
+        delegator.delegate("a", {"objective": "Do more.", **terms})
