@@ -77,6 +77,8 @@ class Assignment:
     """Where a model's turns are stored; None for a child that is no model."""
     meter: Meter | None = None
     """Where a model's calls are charged; None for a child that is no model."""
+    files_of: int | None = None
+    """The attempt whose files the workspace begins with; None: its base, or what this conversation has made."""
     _evidence: list[EvidenceItem] = field(default_factory=list)
     _artifacts: dict[str, ArtifactEntry] = field(default_factory=dict)
     _gaps: list[str] = field(default_factory=list)
@@ -135,7 +137,9 @@ class Assignment:
         """Ask a person; the task goes on with the answer in ``answers``."""
         return self._result(Outcome.BLOCKED, None, "", question=question)
 
-    def _result(self, outcome: Outcome, output: Any, message: str, **more: str) -> Result:
+    def _result(
+        self, outcome: Outcome, output: Any, message: str, *, next_action: str = "", question: str = ""
+    ) -> Result:
         return Result(
             outcome=outcome,
             output=output,
@@ -144,7 +148,8 @@ class Assignment:
             artifacts=list(self._artifacts.values()),
             gaps=list(self._gaps),
             assumptions=list(self._assumptions),
-            **more,
+            next_action=next_action,
+            question=question,
         )
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field
 from contracts.base import JSON, Identifier, Name, StrictModel
 from contracts.canonical import digest_of
 from contracts.evidence import EvidenceItem, EvidenceKind, OriginName
+from contracts.prices import USD
 from contracts.states import Outcome
 
 __all__ = [
@@ -59,6 +60,8 @@ class Result(StrictModel):
     assumptions: list[str] = []
     next_action: str = ""
     question: str = ""
+    cost_usd: USD | None = None
+    """What a program with a budget says that it cost."""
 
 
 class ObservedCall(StrictModel):

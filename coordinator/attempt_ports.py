@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contracts.errors import BudgetExhausted
+from contracts.errors import BudgetExhausted, StoreUnavailable
 from contracts.model_specs import servers_used
 from contracts.ports import CancelSignal, Journal, Meter, Worst
+from contracts.prices import micro_usd
 from contracts.terms import Terms
 from coordinator.commands import WorkspaceCommands
 from coordinator.delegating import ChildDelegator
 from coordinator.home import Home
-from coordinator.model_ports import AttemptJournal, AttemptMeter, Start, TaskInbox, TaskOperations
+from coordinator.model_ports import AttemptJournal, AttemptMeter, Start, TaskInbox, TaskOperations, patiently
 from coordinator.redaction import Redactor
 from coordinator.runtimes import load_agents
 from coordinator.store import TaskStore
@@ -25,7 +27,7 @@ from coordinator.workplaces import Workplace, Workplaces
 if TYPE_CHECKING:
     from agents.broker import ToolServers
 
-__all__ = ["AttemptPorts", "charge_program", "secret_names"]
+__all__ = ["AttemptPorts", "secret_names"]
 
 
 def secret_names(terms: Terms) -> list[str]:
@@ -35,23 +37,6 @@ def secret_names(terms: Terms) -> list[str]:
     if spec is not None and spec.api_key_env is not None:
         names.append(spec.api_key_env)
     return [*names, *(name for server in terms.mcp_servers.values() for name in server.credentials)]
-
-
-def charge_program(store: TaskStore, claim: Claim) -> None:
-    """A program says at its end what it cost, if it does: what is left of its own budget is charged before it starts.
-
-    Raises ``BudgetExhausted``.
-    """
-    terms = claim.terms
-    if terms.agent is None or terms.agent.kind != "command" or terms.budget.max_cost_usd is None:
-        return
-    left = store.left_of_own(claim)
-    if left.micro_usd == 0:
-        raise BudgetExhausted(
-            f"the budget of task {claim.task_id} is exhausted: {terms.budget.max_cost_usd:g} USD were charged for "
-            "earlier attempts, and a program may cost all that it is given"
-        )
-    store.reserve(claim, Worst(left.micro_usd, 0))
 
 
 class AttemptPorts:
@@ -82,6 +67,10 @@ class AttemptPorts:
         lock_path: Path,
     ) -> None:
         terms, pins = claim.terms, claim.terms.input_snapshot
+        self._claim = claim
+        self._store = store
+        self._signal = signal
+        self._charge: int | None = None
         self._servers_gone = True
         self.inbox = TaskInbox(store, claim, clean)
         self.operations = TaskOperations(store, claim, redactor, signal)
@@ -120,6 +109,31 @@ class AttemptPorts:
     def all_gone(self) -> bool:
         """Whether nothing of what was started through them is left."""
         return self.runner.all_gone and self._servers_gone
+
+    def charge_program(self) -> None:
+        """A program says at its end what it cost, if it does: what is left of its own budget is charged before it
+        starts.
+
+        Raises ``BudgetExhausted``, ``StaleClaim``.
+        """
+        terms = self._claim.terms
+        if terms.agent is None or terms.agent.kind != "command" or terms.budget.max_cost_usd is None:
+            return
+        left = self._store.left_of_own(self._claim)
+        if left.micro_usd == 0:
+            raise BudgetExhausted(
+                f"the budget of task {self._claim.task_id} is exhausted: {terms.budget.max_cost_usd:g} USD were "
+                "charged for earlier attempts, which may have spent all of it"
+            )
+        self._charge = self._store.reserve(self._claim, Worst(left.micro_usd, 0))
+
+    def settle_program(self, cost_usd: float | None) -> None:
+        """What it says that it cost. Where it says nothing, or the store is away for long, the charge stands."""
+        charge = self._charge
+        if charge is not None and cost_usd is not None:
+            spent = Worst(micro_usd(cost_usd), 0)
+            with contextlib.suppress(StoreUnavailable):
+                patiently(lambda: self._store.settle(charge, spent), self._signal)
 
     def close(self) -> None:
         """The child has ended."""

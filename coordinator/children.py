@@ -9,10 +9,10 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contracts.assignment import Assignment
 from contracts.errors import BudgetExhausted, CoordinatorError, StaleClaim, StoreUnavailable
@@ -21,7 +21,7 @@ from contracts.results import Result, WorkspaceRecord
 from contracts.states import Outcome
 from contracts.tools import SOURCE_TOOLS
 from coordinator import crash_points
-from coordinator.attempt_ports import AttemptPorts, charge_program, secret_names
+from coordinator.attempt_ports import AttemptPorts, secret_names
 from coordinator.home import Home
 from coordinator.logs import WorkerLog, bind_context
 from coordinator.manifests import ChildArtifacts, build_manifest
@@ -32,6 +32,7 @@ from coordinator.runtimes import load_agents
 from coordinator.store import TaskStore
 from coordinator.store.records import Claim, Ending, EndingWord, Question, Submission
 from coordinator.text import plain
+from coordinator.threads import in_own_thread
 from coordinator.workplaces import Workplace, Workplaces
 
 if TYPE_CHECKING:
@@ -122,8 +123,10 @@ class Child:
         """Why nothing of this run can be worked on here; empty while nothing is known against it."""
         self.hindered = False
         """Whether something that may pass (a full disk) kept it from starting."""
-        self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self._returned = False
+        """Whether it has ended: what it did is put together, which has no limit of time."""
         self._why: str | None = None
         self.deadline_left_s = (claim.deadline_at - claim.claimed_at) / 1e6
         self._started_monotonic = time.monotonic()
@@ -145,7 +148,8 @@ class Child:
 
         def wake() -> None:
             self._why = self._why or why
-            self._stop.set()
+            if not self._stopped.done():
+                self._stopped.set_result(None)
 
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
             self._loop.call_soon_threadsafe(wake)
@@ -164,19 +168,22 @@ class Child:
         self._rests = rests
         self._log.info("child_started")
         work = asyncio.ensure_future(self._work())
-        stopped = asyncio.ensure_future(self._stop.wait())
         left_s = self.deadline_left_s - (time.monotonic() - self._started_monotonic)
-        await asyncio.wait({work, stopped}, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
-        if not work.done() and not stopped.done():
+        either: set[asyncio.Future[Any]] = {work, self._stopped}
+        await asyncio.wait(either, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
+        if work.done() or self._returned:
+            pass
+        elif self._stopped.done():
+            await asyncio.wait({work}, timeout=STOP_GRACE_S)  # to reach a safe point
+        else:
             self._why = "deadline"
             self.signal.set("deadline")
             if self._runtime is not None and self._runtime.kills:
                 await asyncio.wait({work}, timeout=KILL_LIMIT_S)
-        elif not work.done():
-            await asyncio.wait({work}, timeout=STOP_GRACE_S)  # to reach a safe point
-        stopped.cancel()
+        if self._returned:
+            await asyncio.wait({work})
         if work.done() and self._why != "deadline":
-            hand_in(await asyncio.to_thread(self._conclude, work))
+            hand_in(work.result())
             if self._place is None or self._place.workspace is not None or self._place.scratch.exists():
                 await asyncio.to_thread(self._leave)
             else:
@@ -198,7 +205,7 @@ class Child:
             with contextlib.suppress(BaseException):
                 await asyncio.wait({work})
         if work.done() and not work.cancelled() and work.exception() is None:
-            late = await asyncio.to_thread(self._conclude, work)
+            late = work.result()
             hand_in(late if isinstance(late, Submission) else self.claim)
         else:
             hand_in(self.claim)
@@ -211,17 +218,38 @@ class Child:
         own = self._runtime is None or self._runtime.all_gone
         return own and (self._ports is None or self._ports.all_gone)
 
-    async def _try_to_stop(self, work: asyncio.Future[Result]) -> bool:
+    async def _try_to_stop(self, work: asyncio.Future[Submission | Ending]) -> bool:
         """Cancel an async child; a thread cannot be. Whether it has ended."""
         if not work.done() and self._runtime is not None and self._runtime.stoppable:
             work.cancel()
             await asyncio.wait({work}, timeout=STOP_GRACE_S)
         return work.done()
 
-    async def _work(self) -> Result:
+    async def _work(self) -> Submission | Ending:
         bind_context(self.claim)
+        begun = await in_own_thread(self._begin, f"child-{self.claim.task_id}")
+        if not isinstance(begun, Awaitable):
+            return begun
+        came: Result | BaseException
         try:
-            runtime, assignment = await asyncio.to_thread(self._prepare)
+            came = await begun
+        except (Exception, asyncio.CancelledError) as error:
+            came = error
+        return await asyncio.to_thread(self._conclude, came)
+
+    def _begin(self) -> Submission | Ending | Awaitable[Result]:
+        """All that the child does, unless it has to run on the loop; in a thread of its own."""
+        came: Result | BaseException | Awaitable[Result]
+        try:
+            self._runtime, assignment = self._ready()
+            came = self._runtime.run(assignment)
+        except Exception as error:
+            came = error
+        return came if isinstance(came, Awaitable) else self._conclude(came)
+
+    def _ready(self) -> tuple[Runtime, Assignment]:
+        try:
+            return self._prepare()
         except (BudgetExhausted, StaleClaim):
             raise
         except (CoordinatorError, OSError) as error:
@@ -230,12 +258,6 @@ class Child:
                 raise NotStarted(f"it could not be started yet: {error}") from error
             self.unfit = self._clean(str(error), 500)
             raise NotStarted(f"this worker cannot work on {self.claim.run_id}: {self.unfit}") from error
-        self._runtime = runtime
-        try:
-            return await runtime.run(assignment)
-        finally:
-            if self._ports is not None:
-                await asyncio.to_thread(self._ports.close)
 
     def _prepare(self) -> tuple[Runtime, Assignment]:
         claim, env = self.claim, self._env
@@ -269,6 +291,7 @@ class Child:
             broker.start_calls_anew(assignment.feedback.attempt)
         assignment.workspace = workspace
         assignment.journal, assignment.meter = ports.journal, ports.meter
+        assignment.files_of = None if start.turns else start.tree_of
         pins = {name: pin.rpartition("@")[2] for name, pin in claim.terms.input_snapshot.items()}
         assert claim.terms.agent is not None, claim.address
         folder = env.folder_of(claim)
@@ -289,15 +312,18 @@ class Child:
                 credentials={name: os.environ[name] for name in granted if name in os.environ},
             ),
         )
-        charge_program(env.store, claim)
+        ports.charge_program()
         crash_points.reached("prepared", claim.task_id, claim.attempt)
         return runtime, assignment
 
-    def _conclude(self, work: asyncio.Future[Result]) -> Submission | Ending:
+    def _conclude(self, came: Result | BaseException) -> Submission | Ending:
         """From what the child did to what goes into the store."""
+        if self._ports is not None:
+            self._ports.close()
+        self._returned = True
         crash_points.reached("child_returned", self.claim.task_id, self.claim.attempt)
-        error = work.exception() if not work.cancelled() else asyncio.CancelledError()
-        if error is not None:
+        if isinstance(came, BaseException):
+            error = came
             word: EndingWord = "no_result" if isinstance(error, CoordinatorError) else "failed"
             if isinstance(error, BudgetExhausted):
                 return Ending(self.claim, "failed", self._clean(str(error), 1000))
@@ -305,18 +331,20 @@ class Child:
             clean = self._clean(reason, 1000)
             trace = self._clean("".join(traceback.format_exception(error)), 20_000) if word == "failed" else None
             self._log.warning("child_failed", reason=clean, trace=trace)
-            if self._why == "interrupted":
+            if self.signal.reason == "interrupted":
                 return Ending(self.claim, "released", f"the worker was told to stop ({clean})")
             cause = _passing_cause(error) if isinstance(error, CoordinatorError) else None
             self.hindered = cause is not None and not isinstance(cause, StoreUnavailable)  # that the worker waits for
             if cause is not None or isinstance(error, NotStarted):
                 return Ending(self.claim, "released", clean)
             return Ending(self.claim, word, clean)
-        result = work.result()
+        result = came
         broker, runtime, place = self._broker, self._runtime, self._place
         assert broker is not None, self.claim.address
         assert runtime is not None, self.claim.address
         assert place is not None, self.claim.address
+        if self._ports is not None:
+            self._ports.settle_program(result.cost_usd)
         try:
             # Not before every process of the child is gone: what the gate reads cannot be written by it any more.
             workspace = self._snapshot(place, result.outcome) if self._all_gone else None
@@ -342,7 +370,7 @@ class Child:
             return Ending(
                 self.claim, "blocked", f"blocked: {text[:300]}", manifest=manifest, artifacts=blobs, question=question
             )
-        if self._why == "interrupted" and result.outcome is Outcome.CANCELLED:
+        if self.signal.reason == "interrupted" and result.outcome is Outcome.CANCELLED:
             return Ending(self.claim, "released", "stopped at a safe point", manifest=manifest, artifacts=blobs)
         said = self._clean(result.message, 1000)
         ended = SAID[result.outcome]

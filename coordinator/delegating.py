@@ -12,7 +12,7 @@ from contracts.attenuation import Grant, attenuation_faults
 from contracts.base import Identifier
 from contracts.documents import pydantic_faults
 from contracts.errors import BadInput, Fault, NotFound, Refused, StoreUnavailable
-from contracts.orchestration import Orchestration, Task, merge
+from contracts.orchestration import Orchestration, Source, Task, merge
 from contracts.ports import CancelSignal, ChildEnd
 from contracts.states import FINAL_STATES
 from contracts.terms import Terms
@@ -106,13 +106,18 @@ class ChildDelegator:
         parent = self._claim.terms
         document = self._store.run_document(self._claim.orchestration_row)
         # Without the run's defaults: what the parent has is the default, and was laid under the task already.
-        orchestration = Orchestration(
-            name=document["name"], objective=document["objective"], tasks={task_id: task}, inputs=dict(inputs)
-        )
-        orchestration._folder = Path(document["folder"])
         pin = SourcePin.from_json(document["source"]) if document["source"] else None
-        if pin is not None:
-            orchestration.source = orchestration.source or _source_of(document)
+        try:
+            orchestration = Orchestration(
+                name=document["name"],
+                objective=document["objective"],
+                source=Source(repo=pin.origin) if pin is not None else None,
+                inputs=dict(inputs),
+                tasks={task_id: task},
+            )
+        except ValidationError as error:
+            raise BadInput(pydantic_faults(error, None)) from None
+        orchestration._folder = Path(document["folder"])
         plan = plan_launch(orchestration, pin=pin)
         plan.refuse()
         issued = plan.terms[task_id]
@@ -147,13 +152,6 @@ def _end(name: str, result: TaskResult) -> ChildEnd:
         artifacts={entry.name: entry.digest for entry in manifest.artifacts} if manifest is not None else {},
         gaps=tuple(manifest.gaps) if manifest is not None else (),
     )
-
-
-def _source_of(document: Mapping[str, Any]) -> Any:
-    from contracts.orchestration import Source
-
-    authored = document["authored"]["source"]
-    return Source.model_validate(authored) if authored is not None else Source(repo=document["folder"])
 
 
 def _checked_task(parent: Terms, said: Mapping[str, Any]) -> Task:

@@ -20,7 +20,7 @@ from coordinator.store.database import Blob, StoreBroken
 from coordinator.store.journaling import Answered, EarlierTurn
 from coordinator.store.records import Claim
 
-__all__ = ["AttemptJournal", "AttemptMeter", "Start", "TaskInbox", "TaskOperations", "start_of"]
+__all__ = ["AttemptJournal", "AttemptMeter", "Start", "TaskInbox", "TaskOperations", "patiently", "start_of"]
 
 PATIENCE_S = 30.0
 """How long what was paid for or done already is kept for a store that is away."""
@@ -43,13 +43,14 @@ class Start:
     conversation: int
     turns: Sequence[StoredTurn] = ()
     tree: str | None = None
+    tree_of: int | None = None
+    """The attempt that left it so."""
 
 
 def start_of(store: TaskStore, claim: Claim) -> Start:
     """Where the attempts before this one were, if the contract says so and it can be had exactly; else the beginning.
 
-    Another head is another base: then nothing of it is taken. ``fresh`` takes the tree, and says nothing of how it came
-    about.
+    Another head is another base: then nothing of it is taken. ``fresh`` takes the tree alone.
     """
     fresh = Start(claim.attempt)
     if claim.attempt == 1 or claim.terms.agent is None or claim.terms.agent.model is None:
@@ -61,7 +62,8 @@ def start_of(store: TaskStore, claim: Claim) -> Start:
     tree = done[-1].workspace_tree if done else None
     if done and tree is None and claim.terms.workspace != "none":
         return fresh  # it could not be recorded
-    fresh = Start(claim.attempt, tree=tree)
+    left_by = done[-1].attempt if tree is not None else None
+    fresh = Start(claim.attempt, tree=tree, tree_of=left_by)
     in_order = done == list(earlier.turns)[: len(done)] and len(earlier.turns) - len(done) <= 1
     if claim.terms.on_takeover == "fresh" or not in_order:
         return fresh
@@ -72,7 +74,7 @@ def start_of(store: TaskStore, claim: Claim) -> Start:
     # What a model has ended by its own word it would end again.
     if earlier.broken_off and not _underway(turns[-1]):
         return fresh
-    return Start(earlier.turns[0].conversation, turns, tree)
+    return Start(earlier.turns[0].conversation, turns, tree, left_by)
 
 
 def _read(store: TaskStore, turns: Sequence[EarlierTurn]) -> list[StoredTurn]:

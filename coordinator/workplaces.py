@@ -126,7 +126,9 @@ class Workplaces:
                 tree = None
             tree = tree or workspace.base_tree
             crash_points.reached("workspace_made", claim.task_id, claim.attempt)
-        (scratch / "work").mkdir(parents=True)
+        agent = claim.terms.agent
+        if claim.terms.resources.tools or agent is None or agent.command is not None:
+            (scratch / "work").mkdir(parents=True)
         return Workplace(scratch, workspace, tree=tree)
 
     def record(self, claim: Claim, place: Workplace, turn: int, redactor: Redactor) -> str | None:

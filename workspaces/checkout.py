@@ -63,20 +63,29 @@ class Workspace:
         return cls(**{**value, "folder": Path(value["folder"])})
 
 
-def make_workspace(git_dir: Path, folder: Path, kind: WorkspaceKind, base_commit: str) -> Workspace:
+def make_workspace(
+    git_dir: Path, folder: Path, kind: WorkspaceKind, base_commit: str, *, files_of: str | None = None
+) -> Workspace:
     """A new folder with the files of a commit; it appears whole or not at all. Submodules are empty folders.
+
+    ``files_of``: another tree, whose files are there instead, as changes that an earlier child has made.
 
     Raises ``Refused`` when ``folder`` exists or lies in a repository, ``GitError`` and ``BadInput`` when an object is
     missing. It is not flushed to the disk: until a child has worked there it can be made again.
     """
-    if not OBJECT_ID.fullmatch(base_commit):
-        raise ValueError(f"{base_commit!r} is not a full commit id")
+    for object_id in (base_commit, files_of or base_commit):
+        if not OBJECT_ID.fullmatch(object_id):
+            raise ValueError(f"{object_id!r} is not a full id")
     place = place_of(folder)
     header = run_git(["cat-file", "commit", base_commit], git_dir=git_dir).partition(b"\n\n")[0].decode("latin-1")
     tree = header.partition("\n")[0].removeprefix("tree ")
     entries = list_entries(git_dir, tree)
+    changed = None if files_of is None or files_of == tree else list_entries(git_dir, files_of)
     with appearing(place) as partial:
-        written = fill(git_dir, entries, partial)
+        written = fill(git_dir, entries if changed is None else changed, partial)
+        if changed is not None:  # of the base is only what is in both
+            same = set(entries) & set(changed)
+            written = {entry.path: written[entry.path] for entry in same if entry.path in written}
         if kind == "clone":
             add_repository(
                 git_dir,

@@ -15,6 +15,7 @@ from contracts.documents import parse_document, validate
 from contracts.errors import BadInput, Fault
 from contracts.evidence import EvidenceItem
 from contracts.json_positions import short
+from contracts.prices import USD
 from contracts.results import ArtifactEntry, OutcomeWord, Result
 
 __all__ = ["NamedFile", "ResultFile", "read_artifact_file", "read_result_file"]
@@ -43,6 +44,7 @@ class ResultFile(StrictModel):
     assumptions: list[str] = []
     next_action: str = ""
     question: str = ""
+    cost_usd: USD | None = None
 
     def result(self, stored: Sequence[ArtifactEntry]) -> Result:
         """The result, with its artifacts as they were stored."""

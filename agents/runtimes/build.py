@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -35,7 +35,8 @@ class Runtime(Protocol):
     processes: list[ProcessRecord]
     """The programs that it started itself, and whose ends it saw."""
 
-    async def run(self, assignment: Assignment) -> Result: ...
+    def run(self, assignment: Assignment) -> Result | Awaitable[Result]:
+        """Called in a thread of the child's own; what an ``async def`` gives is awaited on the loop."""
 
 
 def build_runtime(

@@ -1,4 +1,4 @@
-"""Function children: a Python callable in the worker's process; sync ones in a thread of their own, async ones on
+"""Function children: a Python callable in the worker's process; sync ones in the thread of the child, async ones on
 the loop.
 
 They cannot be killed and cannot be sandboxed: at a deadline their result is barred, and the thread may run on.
@@ -7,15 +7,13 @@ They cannot be killed and cannot be sandboxed: at a deadline their result is bar
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from agents.broker import Unanswered
-from agents.runtimes.errors import NoResult
+from agents.runtimes.errors import NoResult, kept_in
 from agents.runtimes.loading import load_callable
-from agents.runtimes.threads import exited, in_own_thread
 from contracts.assignment import Assignment
 from contracts.canonical import json_faults
 from contracts.results import ProcessRecord, Result
@@ -42,28 +40,25 @@ class FunctionRuntime:
         """``run`` then raises like ``load_callable``, too."""
         return cls(lambda: load_callable(agent, pins=pins, pinned_file=pinned_file))
 
-    async def run(self, assignment: Assignment) -> Result:
-        try:
-            value = await in_own_thread(self._start, assignment)
-            if isinstance(value, _OnTheLoop):
+    def run(self, assignment: Assignment) -> Result | Coroutine[Any, Any, Result]:
+        with kept_in():
+            function = self._load()
+            if inspect.iscoroutinefunction(function):
                 self.stoppable = True
-                value = await value.function(assignment)
-        except Unanswered as error:
-            return assignment.blocked(error.question)
-        except SystemExit as error:  # the loop would pass it on, and end the worker
-            raise exited(error) from error
-        return _checked(value)
-
-    def _start(self, assignment: Assignment) -> Any:
-        function = self._load()
-        return _OnTheLoop(function) if inspect.iscoroutinefunction(function) else function(assignment)
+                return _on_the_loop(function, assignment)
+            try:
+                return _checked(function(assignment))
+            except Unanswered as error:
+                return assignment.blocked(error.question)
 
 
-@dataclass(frozen=True, slots=True)
-class _OnTheLoop:
-    """An async function: found in a thread, run on the loop."""
-
-    function: Callable[[Assignment], Awaitable[Any]]
+async def _on_the_loop(function: Callable[[Assignment], Awaitable[Any]], assignment: Assignment) -> Result:
+    try:
+        return _checked(await function(assignment))
+    except Unanswered as error:
+        return assignment.blocked(error.question)
+    except SystemExit as error:  # the loop would pass it on, and end the worker
+        raise NoResult(f"the child raised SystemExit: {error}") from error
 
 
 def _checked(value: object) -> Result:

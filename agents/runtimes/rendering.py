@@ -31,6 +31,12 @@ def render_assignment(assignment: Assignment, instructions: str | None = None) -
     return "\n\n".join(parts) + "\n"
 
 
+def _left_by(assignment: Assignment) -> list[str]:
+    if assignment.files_of is None:
+        return []
+    return [f"Attempt {assignment.files_of} was broken off; the workspace holds what it had changed by then, unjudged."]
+
+
 def _instructions(assignment: Assignment, instructions: str | None) -> str:
     contract = {key: value for key, value in assignment.contract.items() if key != "inputs"}
     if instructions:  # they are said once
@@ -44,6 +50,7 @@ def _instructions(assignment: Assignment, instructions: str | None) -> str:
         "by calling submit_result. Nothing that you write outside of tool calls is read by anybody.",
         "",
         f"This is attempt {assignment.attempt} at the task {assignment.task_id} of the run {assignment.run_id}.",
+        *_left_by(assignment),
         "",
         "# Objective",
         "",

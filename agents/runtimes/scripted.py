@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from agents.broker import Broker, ToolLoop
-from agents.runtimes.errors import NoResult
+from agents.runtimes.errors import NoResult, kept_in
 from agents.runtimes.loading import load_callable
 from agents.runtimes.rendering import render_assignment
-from agents.runtimes.threads import in_own_thread
 from contracts.assignment import Assignment
 from contracts.results import ProcessRecord, Result
 from contracts.terms import AgentSpec
@@ -58,8 +57,9 @@ class ScriptedRuntime:
         """``run`` then raises like ``load_callable``, too."""
         return cls(lambda: load_callable(agent, pins=pins, pinned_file=pinned_file), agent.label())
 
-    async def run(self, assignment: Assignment) -> Result:
-        return await in_own_thread(self._play, assignment)
+    def run(self, assignment: Assignment) -> Result:
+        with kept_in():
+            return self._play(assignment)
 
     def _play(self, assignment: Assignment) -> Result:
         broker = assignment.tools

@@ -384,22 +384,24 @@ def _database_now(conn: Connection) -> int:
     return int(conn.execute(text("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")).scalar_one())
 
 
+_BEGIN_WRITING_BEFORE_17 = text(
+    "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, "
+    "set_config('idle_in_transaction_session_timeout', :idle, true)"
+)
+_BEGIN_WRITING = text(
+    "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, "
+    "set_config('idle_in_transaction_session_timeout', :idle, true), "
+    # The other does not see a client that stands still between the messages of one batch.
+    "set_config('transaction_timeout', :whole, true)"
+)
+
+
 def _begun_writing(conn: Connection) -> int:
     """The database's time; and the server gives up on this transaction when it stands still."""
-    # The first of the two does not see a client that stands still between the messages of one batch; 17 has the second.
-    whole = ", set_config('transaction_timeout', :whole, true)" if _has_transaction_timeout(conn) else ""
-    limit = text(
-        "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, "
-        f"set_config('idle_in_transaction_session_timeout', :idle, true){whole}"
-    )
-    values = {"idle": f"{IDLE_IN_TRANSACTION_S}s"}
-    if whole:
-        values["whole"] = f"{TRANSACTION_S}s"
-    return int(conn.execute(limit, values).scalar_one())
-
-
-def _has_transaction_timeout(conn: Connection) -> bool:
-    return (conn.dialect.server_version_info or (0,)) >= (17,)
+    values = {"idle": f"{IDLE_IN_TRANSACTION_S}s", "whole": f"{TRANSACTION_S}s"}
+    if (conn.dialect.server_version_info or (0,)) >= (17,):
+        return int(conn.execute(_BEGIN_WRITING, values).scalar_one())
+    return int(conn.execute(_BEGIN_WRITING_BEFORE_17, {"idle": values["idle"]}).scalar_one())
 
 
 def _may_be_repeated(error: DBAPIError) -> bool:

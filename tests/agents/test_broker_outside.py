@@ -205,7 +205,8 @@ def test_a_function_child_that_asks_is_blocked_and_has_its_answer_the_next_time(
 
     def run(function: Callable[..., Any], inbox: People) -> Result:
         assignment = make_assignment(broker=make_broker("request_approval", inbox=inbox))
-        return asyncio.run(FunctionRuntime(lambda: function).run(assignment))
+        result = FunctionRuntime(lambda: function).run(assignment)
+        return result if isinstance(result, Result) else asyncio.run(result)
 
     for function in (child, async_child):
         blocked = run(function, People())

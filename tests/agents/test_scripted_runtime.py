@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +39,7 @@ def play(make_broker: MakeBroker, make_assignment: MakeAssignment, ws: Path) -> 
         broker = make_broker(base={"f": b"text"})
         full = {"workspace": "directory", "resources": {"tools": ["read_file", "write_file"]}, **(terms or {})}
         assignment = make_assignment(terms=full, broker=broker, **fields)
-        return asyncio.run(ScriptedRuntime(lambda: script, "script.py:play").run(assignment)), broker
+        return ScriptedRuntime(lambda: script, "script.py:play").run(assignment), broker
 
     return run
 
@@ -282,7 +281,7 @@ def test_a_script_is_found_in_its_pinned_file(
     assert not runtime.stoppable
     broker = make_broker("read_file", base={"f": b"pinned text"}, workspace=False)
     assignment = make_assignment(terms={"resources": {"tools": ["read_file"]}}, broker=broker)
-    result = asyncio.run(runtime.run(assignment))
+    result = runtime.run(assignment)
     assert (result.outcome, result.output) == (Outcome.COMPLETED, "pinned text")
 
 
@@ -299,7 +298,7 @@ def test_a_script_that_cannot_be_loaded_is_named(
 ) -> None:
     runtime = built(tmp_path, source, name)
     with pytest.raises(NoResult, match=says):
-        asyncio.run(runtime.run(make_assignment(broker=make_broker(base={}, workspace=False))))
+        runtime.run(make_assignment(broker=make_broker(base={}, workspace=False)))
 
 
 def test_a_module_that_changed_is_refused(
@@ -311,10 +310,10 @@ def test_a_module_that_changed_is_refused(
     pins = {"module_of_a_script": sha256_digest(b"")}
     runtime = build_runtime(spec, pins=pins, pinned_file=lambda _: tmp_path, place=NOWHERE)
     with pytest.raises(SourceChanged, match="changed since the contract was issued"):
-        asyncio.run(runtime.run(make_assignment(broker=make_broker(base={}, workspace=False))))
+        runtime.run(make_assignment(broker=make_broker(base={}, workspace=False)))
 
 
 def test_it_works_through_the_broker_or_not_at_all(make_assignment: MakeAssignment) -> None:
     assignment = make_assignment(tools=object())
     with pytest.raises(TypeError, match="works through the broker"):
-        asyncio.run(ScriptedRuntime(lambda: ends, "script.py:play").run(assignment))
+        ScriptedRuntime(lambda: ends, "script.py:play").run(assignment)

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import select
 
+from contracts.errors import BadInput, NotFound, Refused
 from contracts.results import Manifest
+from coordinator.children import StopSignal
+from coordinator.delegating import ChildDelegator
 from coordinator.home import open_home
 from coordinator.store import tables as t
-from tests.model_servers.script import Call, Reply
+from tests.model_servers.script import Call, Reply, Usage
 
 if TYPE_CHECKING:
     from tests.model_servers.fake import FakeModelServer, Request
@@ -154,6 +157,17 @@ def test_fresh_begins_a_new_conversation(models: Models) -> None:
     assert [(turn.conversation, turn.number) for turn in turns] == [(1, 1), (2, 1), (2, 2)]
 
 
+def test_fresh_begins_with_the_recorded_tree_and_says_whose_it_is(models: Models) -> None:
+    reads = Reply((Call("read_file", {"path": "out/a.txt"}),))
+    models.server.choose(lambda request: ([reads, HANDS_IN] if request.number else [WRITES])[request.asked.turns])
+    models.launch({"one": models.task()})
+    models.killed_at("turn_finished")
+    models.work()
+    assert "Attempt 1 was broken off" in json.dumps(models.server.requests[1].body["messages"][0])
+    assert "first" in json.dumps(models.server.requests[2].body["messages"][-1])
+    assert models.accepted("out/a.txt") == "first\n"
+
+
 def test_another_head_is_another_base_and_begins_anew(models: Models) -> None:
     models.server.by_turn(WRITES, HANDS_IN)
     other = models.bench.program("other", '(HERE / "b.txt").write_text("b"); hand_in(output={})', write_scope=["b.txt"])
@@ -183,16 +197,16 @@ def test_a_blocked_conversation_goes_on_with_the_answer(models: Models) -> None:
 
 
 def test_the_budget_of_a_run_holds_for_all_of_its_children(models: Models) -> None:
-    models.server.by_turn(WRITES, *[Reply((Call("read_file", {"path": "out/a.txt"}),))] * 30)
-    tasks = {name: models.task(resources={"write_scope": [f"{name}/", "out/"]}) for name in ("one", "two")}
-    models.launch(tasks, budget={"max_cost_usd": 0.2})
+    reads = Reply((Call("read_file", {"path": "readme.md"}),), usage=Usage(input=3_000, output=1_000))
+    models.server.by_turn(*[reads] * 40)
+    models.launch({name: models.task(workspace="none", tools=["read_file"], resources={"write_scope": []})
+                   for name in ("one", "two")}, budget={"max_cost_usd": 0.3})  # fmt: skip
     models.work(None)
     run = models.place.run()
-    assert 0 < run.charged_micro_usd <= 200_000
-    assert run.charged_micro_usd == len(models.server.requests) * COST_MICRO_USD
-    words = {task.task_id: models.manifest(task.task_id) for task in run.tasks}
-    assert any("budget" in manifest.message for manifest in words.values())
-    assert {str(manifest.outcome) for manifest in words.values()} == {"partial"}
+    assert run.charged_micro_usd == len(models.server.requests) * (3_000 * 3 + 1_000 * 15) <= 300_000
+    found = [models.manifest(task.task_id) for task in run.tasks]
+    assert {str(manifest.outcome) for manifest in found} == {"partial"}
+    assert any("budget" in manifest.message for manifest in found)
 
 
 def test_a_program_with_a_budget_is_charged_it_whole_before_it_starts(models: Models) -> None:
@@ -208,6 +222,15 @@ def test_a_program_with_a_budget_is_charged_it_whole_before_it_starts(models: Mo
     assert "budget of run play is exhausted: 0.4 USD of 1 USD are left" in (models.place.one("two").reason or "")
     assert [mark[0] for mark in models.place.marks("start")] == ["one"]
     assert run.charged_micro_usd == 600_000
+
+
+def test_a_program_that_says_what_it_cost_can_be_paid_again(models: Models) -> None:
+    body = 'mark("start"); hand_in(outcome="failed" if ATTEMPT == 1 else "completed", output={}, cost_usd=0.25)'
+    program = {**models.bench.program("one", body, limits={"max_claims": 2}), "budget": {"max_cost_usd": 0.6}}
+    models.launch({"one": program})
+    models.work()
+    assert models.place.one("one").charged_micro_usd == 500_000
+    assert [charge.worst_micro_usd for charge in models.rows(t.charge)] == [600_000, 350_000]
 
 
 # -- side effects
@@ -269,7 +292,7 @@ def by_objective(**answers: list[Reply]) -> Callable[[Request], Reply]:
     return choose
 
 
-DELEGATES = {"tools": ["delegate", "read_file"], "delegation": {"max_depth": 1, "max_children": 2}}
+DELEGATES: dict[str, Any] = {"tools": ["delegate", "read_file"], "delegation": {"max_depth": 1, "max_children": 2}}
 
 
 def test_a_parent_that_waits_for_its_children_holds_no_slot(models: Models) -> None:
@@ -294,6 +317,37 @@ def test_a_parent_that_waits_for_its_children_holds_no_slot(models: Models) -> N
     assert models.place.one("one.a").charged_micro_usd == COST_MICRO_USD
 
 
+@pytest.fixture
+def delegator(models: Models) -> Any:
+    """Of a parent that is being worked on, in this process."""
+    models.launch({"one": models.task(tools=list(DELEGATES["tools"]), resources=DELEGATES, budget={"max_turns": 9})})
+    place = models.place
+    (claim,) = place.store.claim("w", work=1)
+    return ChildDelegator(place.store, open_home(place.url, place.home), claim, StopSignal(), lambda rests: None)
+
+
+def test_the_same_name_is_the_same_child_and_there_are_no_more_than_granted(
+    delegator: Any, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_KEY", "key-of-the-model-0123")
+    assert delegator.delegate("a", {"objective": "Do a part."}) == "one.a"
+    assert delegator.delegate("a", {"objective": "Do a part."}) == "one.a"
+    with pytest.raises(Refused, match="was issued with other terms"):
+        delegator.delegate("a", {"objective": "Do another part."})
+    delegator.delegate("b", {"objective": "Do b."})
+    with pytest.raises(Refused, match="one may have 2 children in all"):
+        delegator.delegate("c", {"objective": "Do c."})
+    terms = models.place.one("one.a").terms
+    assert terms.resources.tools == ["read_file"]
+    assert terms.budget.max_turns == 9
+    assert models.place.one("one.a").parent_task_id == "one"
+    for bad in ("", "a b", "../a", "x" * 99):
+        with pytest.raises(BadInput, match="cannot name a child"):
+            delegator.delegate(bad, {"objective": "Do it."})
+    with pytest.raises(NotFound, match="no child was delegated as z"):
+        delegator.wait(["z"])
+
+
 @pytest.mark.parametrize(
     ("terms", "refused"),
     [
@@ -311,7 +365,5 @@ def test_a_parent_that_waits_for_its_children_holds_no_slot(models: Models) -> N
 def test_a_grant_beyond_the_parents_is_refused_in_words_that_the_model_reads(
     delegator: Any, terms: Mapping[str, Any], refused: str
 ) -> None:
-    from contracts.errors import BadInput
-
     with pytest.raises(BadInput, match=refused):
         delegator.delegate("a", {"objective": "Do more.", **terms})

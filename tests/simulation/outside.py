@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,16 @@ def choose_behaviour(
 Delegate = Callable[[Assignment, int], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """Work that begins when it is awaited: a process may be killed before."""
+
+    begin: Callable[[], Coroutine[Any, Any, Result]]
+
+    def __await__(self) -> Generator[Any, Any, Result]:
+        return self.begin().__await__()
+
+
 class SimulatedRuntime:
     """Implements ``agents.runtimes.Runtime``: a program (killed when told to stop), a function in a thread (which
     nothing can stop), or an async function."""
@@ -157,7 +168,10 @@ class SimulatedRuntime:
         self.all_gone = True
         self.processes: list[ProcessRecord] = []
 
-    async def run(self, assignment: Assignment) -> Result:
+    def run(self, assignment: Assignment) -> Awaitable[Result]:
+        return _Later(partial(self._begun, assignment))
+
+    async def _begun(self, assignment: Assignment) -> Result:
         work = asyncio.ensure_future(self._run(assignment))
         # A thread goes on though nobody waits for it any more.
         return await (work if self._behaviour.kind == "async" else asyncio.shield(work))

@@ -254,6 +254,7 @@ class Simulation:
         for module in (coordinator.worker, coordinator.children):
             patch.setattr(module, "time", clock)
         patch.setattr(coordinator.leases, "threading", threads.of(self.loop))
+        patch.setattr(coordinator.children, "in_own_thread", lambda function, name: asyncio.to_thread(function))
         patch.setattr(coordinator.worker, "LeaseKeeper", partial(LeaseKeeper, monotonic=self.loop.time))
         patch.setattr(coordinator.worker, "OwnerLock", self._lock)
         patch.setattr(coordinator.workplaces, "make_workspace", self.git.make_workspace)
