@@ -43,20 +43,28 @@ def canonical_bytes(value: Any) -> bytes:
 def _plain_bytes(value: Any) -> bytes | None:
     """The canonical form by way of the standard library, whose encoder is in C, where both are the same.
 
-    They are for text, whole numbers, lists and objects, as long as no key needs the order of UTF-16. What was read
-    back and compared holds nothing that was turned into something else. None: not such a value, or not canonical.
+    They are for text, numbers that are not written with an exponent, lists and objects, as long as no key needs the
+    order of UTF-16. What was read back and compared holds nothing that was turned into something else. None: not such
+    a value, or not canonical.
     """
     try:
         text = _ENCODER.encode(value)
         if (not text.isascii() and _BEYOND_SURROGATES.search(text)) or text.count("[") + text.count("{") > MAX_DEPTH:
             return None
-        return text.encode() if _DECODER.decode(text) == value else None
+        read = _DECODER.decode(text)
+        if read != value:
+            return None
+        return (_ENCODER.encode(read) if ".0" in text else text).encode()
     except (TypeError, ValueError, RecursionError):
         return None
 
 
-def _no_float(text: str) -> float:
-    raise ValueError(text)
+def _plain_float(text: str) -> float:
+    """A whole number as such: it is written without a point."""
+    value = float(text)
+    if abs(value) > MAX_SAFE_INTEGER or 0 < abs(value) < 1e-4:
+        raise ValueError(text)
+    return int(value) if value.is_integer() else value
 
 
 def _safe_integer(text: str) -> int:
@@ -67,7 +75,7 @@ def _safe_integer(text: str) -> int:
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
-_DECODER = json.JSONDecoder(parse_float=_no_float, parse_int=_safe_integer)
+_DECODER = json.JSONDecoder(parse_float=_plain_float, parse_int=_safe_integer)
 _BEYOND_SURROGATES = re.compile("[\ue000-\U0010ffff]")
 
 

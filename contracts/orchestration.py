@@ -118,6 +118,8 @@ class Orchestration(Shared):
         except ValidationError:
             return value  # the fault is reported once, where it stands, and not again under every task
         known = merge(shared.model_dump(mode="json", exclude_unset=True), defaults)
+        if not known:
+            return value
         return {**value, "tasks": {key: merge(known, task) for key, task in value["tasks"].items()}}
 
     @classmethod

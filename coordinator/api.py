@@ -73,6 +73,7 @@ class AsyncCoordinator:
         """
         plan = await asyncio.to_thread(plan_launch, orchestration, inputs=inputs, exclude=self.home.own_files())
         launched = await asyncio.to_thread(launch, self.store, self.home, plan, new=new, as_new_version=as_new_version)
+        del plan  # large
         await Worker(self.store, self.home, slots=self._workers, runs=[launched.row]).run()
         return await asyncio.to_thread(run_result, self.store, launched.row)
 

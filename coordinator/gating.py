@@ -135,7 +135,7 @@ def _case(
         read_file=read_file,
         judged=_judged_tree(environment, claim, manifest.workspace, cancel),
         history=history,
-        contract=contract_of(claim),
+        contract=lambda: contract_of(claim),
     )
 
 

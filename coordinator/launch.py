@@ -6,6 +6,7 @@ import secrets
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ UNENFORCED = (
 )
 
 
-@dataclass(slots=True)
+@dataclass
 class Plan:
     """All that launching would do. ``faults`` refuse it; ``warnings`` are said."""
 
@@ -50,11 +51,15 @@ class Plan:
     priced: dict[str, PricedModel] = field(default_factory=dict)
     """task id -> what its model costs; as the store of prices says now, and not pinned where the contract is silent"""
 
-    @property
+    @cached_property
+    def authored(self) -> dict[str, Any]:
+        return self.orchestration.document()
+
+    @cached_property
     def authored_digest(self) -> str:
         """What *the same file* means: its content, the files it names, its inputs and the place of its source."""
         names = {name: sha256_digest(data) for name, data in self.files.items()}
-        return digest_of([self.orchestration.document(), names, self.pin.origin if self.pin else None])
+        return digest_of([self.authored, names, self.pin.origin if self.pin else None])
 
     @property
     def unenforced(self) -> dict[str, str]:
@@ -182,7 +187,7 @@ def run_document(plan: Plan, git_dir: str | None) -> dict[str, Any]:
         "schema": "coordinator/run/v1",
         "name": orchestration.name,
         "objective": orchestration.objective,
-        "authored": orchestration.document(),
+        "authored": plan.authored,
         "folder": str(orchestration.folder),
         "source": plan.pin.to_json() if plan.pin else None,
         "git_dir": git_dir,
@@ -304,7 +309,7 @@ def amend(store: TaskStore, home: Home, plan: Plan, row: int) -> Launched:
     """Make a new orchestration version: what changed, and all that needs it, is issued anew; the rest stays."""
     run = store.run(row)
     before, asked = run.document["source"], plan.pin
-    same_source = run.document["authored"]["source"] == plan.orchestration.document()["source"]
+    same_source = run.document["authored"]["source"] == plan.authored["source"]
     keeps_source = same_source and before is not None and asked is not None and before["origin"] == asked.origin
     git_dir = run.document["git_dir"]
     if keeps_source:
@@ -354,7 +359,7 @@ def difference(store: TaskStore, row: int, plan: Plan) -> str:
     """What differs between an open run and a plan, one line each, for people."""
     document = store.run(row).document
     lines: list[str] = []
-    _compare("", document["authored"], plan.orchestration.document(), lines)
+    _compare("", document["authored"], plan.authored, lines)
     files = {name: sha256_digest(data) for name, data in plan.files.items()}
     for name in sorted(set(files) | set(document["files"])):
         if files.get(name) != document["files"].get(name):

@@ -42,8 +42,10 @@ class LeaseKeeper:
             if not self._claims:
                 self._due = float("inf")
             self._claims[claim.token] = (claim, on_lost, self._monotonic() + lease_s)
-            self._due = min(self._due, self._monotonic() + lease_s / 3)
-            self._changed.notify()
+            due = self._monotonic() + lease_s / 3
+            if due < self._due:
+                self._due = due
+                self._changed.notify()
 
     def remove(self, claim: Claim) -> bool:
         """Unregister, before submitting. False when the claim was lost already."""

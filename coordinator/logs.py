@@ -7,6 +7,7 @@ The host program's own structlog configuration is neither used nor changed.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -29,11 +30,11 @@ class WorkerLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
-        def redact(_logger: Any, _name: str, entry: Any) -> Any:
+        def render(_logger: Any, _name: str, entry: Any) -> str:
             if self._file.closed:  # a function that cannot be killed may outlive its worker
                 raise structlog.DropEvent
             said = {key: value if _is_json(value) else str(value) for key, value in entry.items() if key not in _OURS}
-            return {**redactor.value(said)[0], **{key: entry[key] for key in _OURS if key in entry}}
+            return _ENCODER.encode({**redactor.value(said)[0], **{key: entry[key] for key in _OURS if key in entry}})
 
         self.logger: FilteringBoundLogger = structlog.wrap_logger(
             structlog.WriteLogger(cast("TextIO", _BestEffort(self._file))),
@@ -41,8 +42,7 @@ class WorkerLog:
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
                 structlog.processors.format_exc_info,
-                redact,
-                structlog.processors.JSONRenderer(ensure_ascii=True),
+                render,
             ],
             wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         ).bind(owner=owner)
@@ -60,6 +60,7 @@ class WorkerLog:
 
 _OURS = ("owner", "run", "task", "attempt", "generation", "event", "level", "timestamp")
 """What the coordinator says itself, in words of its own."""
+_ENCODER = json.JSONEncoder(default=repr)
 
 
 class _BestEffort:

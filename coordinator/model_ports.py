@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from contracts.canonical import well_formed
+from contracts.canonical import sha256_digest, well_formed
 from contracts.errors import CoordinatorError, OperationUnsettled, Refused, StoreUnavailable
 from contracts.ports import CancelSignal, Reserved, Worst
 from contracts.tools import AWAIT_CHILDREN, CONTROL_TOOLS, TOOLS, WRITING_TOOLS
@@ -215,13 +215,13 @@ class TaskOperations:
         return said
 
     def _settle(self, row: int, text: str, *, ok: bool) -> None:
-        outcome = self._blob(text)
+        outcome = self._blob(well_formed(text))
         patiently(lambda: self._store.settle_operation(self._claim, row, ok=ok, outcome=outcome), self._signal)
 
     def _blob(self, value: Any) -> Blob:
         """Inline, since the store reads it."""
-        clean, _ = self._redactor.value(json.loads(well_formed(json.dumps(value, ensure_ascii=False))))
-        return Blob.of(clean)
+        data = json.dumps(self._redactor.value(value)[0]).encode()
+        return Blob(sha256_digest(data), len(data), data)
 
 
 class TaskInbox:

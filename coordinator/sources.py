@@ -79,8 +79,10 @@ class Sources:
         return self._home.pinned_file(name, digest, self._store.bytes_of(digest))
 
     def _document(self, claim: Claim, fits: Any) -> dict[str, Any]:
-        """The run's document; read again when the run was given another source by a new version."""
+        """What the run's document says of places; read again when a new version gave the run another source."""
         known = self._documents.get(claim.orchestration_row)
         if known is None or not fits(known):
-            known = self._documents[claim.orchestration_row] = self._store.run_document(claim.orchestration_row)
+            whole = self._store.run_document(claim.orchestration_row)  # large: all that was authored
+            known = {key: whole[key] for key in ("folder", "source", "git_dir")}
+            self._documents[claim.orchestration_row] = known
         return known

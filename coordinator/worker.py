@@ -130,7 +130,7 @@ class Worker:
     def wake(self) -> None:
         """Look at the store now; from any thread."""
         self._look_now = True
-        if self._loop is not None and self._wake is not None:
+        if self._loop is not None and self._wake is not None and not self._wake.is_set():
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._wake.set)
 

@@ -93,7 +93,7 @@ async def _whole(stream: Any) -> dict[str, Any]:
         data = plain(event)
         kind = data.get("type")
         if kind == "response.output_item.done":
-            items[data["output_index"]] = data["item"]
+            items[data.get("output_index", len(items))] = data["item"]  # some servers leave it out
         elif kind == "error":
             raise _failed(data)
         elif kind in _LAST:

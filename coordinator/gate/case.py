@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from contracts.canonical import sha256_digest, well_formed
@@ -32,7 +31,7 @@ class Case:
 
     ``claim``: a live claim to gate. ``read_artifact``: digest -> bytes. ``read_file``: name -> bytes of a file that the
     terms pin in ``input_snapshot``. Both may raise anything; the gate hashes what they give. ``judged``: the tree that
-    the checks see, None when the run has no source. ``contract``: the rendered contract, as CEL expressions see it.
+    the checks see, None when the run has no source. ``contract``: renders the contract, as CEL expressions see it.
     """
 
     claim: Claim
@@ -41,7 +40,7 @@ class Case:
     read_file: Callable[[str], bytes]
     judged: JudgedTree | None
     history: RepairHistory
-    contract: Mapping[str, Any]
+    contract: Callable[[], Mapping[str, Any]]
 
     def artifact_named(self, name: str) -> ArtifactEntry | None:
         return next((entry for entry in self.manifest.artifacts if entry.name == name), None)
@@ -75,15 +74,15 @@ class Case:
             raise CannotJudge(f"the file {name!r} is no longer the one pinned as {digest}")
         return data
 
-    @cached_property
-    def seen_by_expressions(self) -> dict[str, Any]:
-        """The values that CEL expressions are about."""
-        return {
-            "output": _whole_text(self.manifest.output),
-            "evidence": [_whole_text(item.model_dump(mode="json")) for item in self.manifest.evidence],
-            "contract": _whole_text(self.contract),
-            "observed": [_whole_text(call.model_dump(mode="json")) for call in self.manifest.observed_calls],
+    def seen_by(self, expression: str) -> dict[str, Any]:
+        """The values that a CEL expression can be about: those whose names stand in it."""
+        values: dict[str, Callable[[], Any]] = {
+            "output": lambda: self.manifest.output,
+            "evidence": lambda: [item.model_dump(mode="json") for item in self.manifest.evidence],
+            "contract": self.contract,
+            "observed": lambda: [call.model_dump(mode="json") for call in self.manifest.observed_calls],
         }
+        return {name: _whole_text(value()) for name, value in values.items() if name in expression}
 
 
 def _whole_text(value: Any) -> Any:

@@ -130,7 +130,7 @@ def _cel(case: Case, check: Check) -> list[Finding]:
     if wrong:
         raise CannotJudge(f"the expression {check.cel!r:.200} cannot be used: {wrong}")
     try:
-        if evaluate(check.cel, case.seen_by_expressions) is True:
+        if evaluate(check.cel, case.seen_by(check.cel)) is True:
             return []
         message = f"not true: {check.cel}"
     except ExpressionError as error:

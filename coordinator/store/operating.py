@@ -11,6 +11,7 @@ from typing import Literal
 
 from sqlalchemy import bindparam, insert, select, update
 
+from contracts.canonical import well_formed
 from contracts.errors import WrongState
 from contracts.terms import Terms
 from coordinator.store import tables as t
@@ -123,7 +124,7 @@ SHOWN_CHARS_MAX = 2_000
 
 
 def _shown(arguments: bytes) -> str:
-    text = json.dumps(json.loads(arguments), ensure_ascii=False)
+    text = well_formed(json.dumps(json.loads(arguments), ensure_ascii=False))
     return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]} …"
 
 

@@ -376,7 +376,7 @@ def test_a_server_on_the_web_is_told_its_token_and_serves(on_the_web: Callable[.
         ("serves", {"SERVER_TOKEN": "wrong"}, "cannot be used"),
         ("serves", {}, "cannot be used"),
         ("serves", {"SERVER_TOKEN": "abc", "OTHER": "x"}, "takes one credential"),
-        ("packs", {"SERVER_TOKEN": "abc"}, "cannot be used"),
+        ("packs", {"SERVER_TOKEN": "abc"}, "packed its answer"),
         ("redirects", {"SERVER_TOKEN": "abc"}, "cannot be used"),
     ],
 )

@@ -142,7 +142,7 @@ def test_what_can_be_launched_is_accepted(accepted: dict[str, Any]) -> None:
         (
             evidence("command", "observed", *READING),
             "tasks.a.required_evidence[0]: no granted tool and no check can make command evidence observed "
-            "(granted: list_files, read_file, search_code), add the check command",
+            "(granted: list_files, read_file, search_code), grant run_command, or add the check command",
         ),
         (
             evidence("command", "verified", agent={"command": ["run.sh"]}),

@@ -65,6 +65,21 @@ def test_the_orchestration_page_shows_a_model_that_would_be_launched(tmp_path: P
     assert plan_launch(Orchestration.from_file(tmp_path / "survey.yaml")).faults == []
 
 
+MODELS = code_blocks("docs/models.md", "yaml")
+
+
+@pytest.mark.parametrize("number", range(len(MODELS)))
+def test_the_page_on_models_shows_agents_that_would_be_launched(number: int, tmp_path: Path) -> None:
+    head = "schema: coordinator/v1\nname: x\nobjective: o\ntasks:\n  one:\n"
+    task = "    objective: o\n    isolation: none\n    acceptance: [{approval: Well?}]\n"
+    (tmp_path / "one.yaml").write_text(head + task + indent(MODELS[number], "    "), encoding="utf-8")
+
+    plan = plan_launch(Orchestration.from_file(tmp_path / "one.yaml"))
+
+    assert plan.faults == []
+    assert set(plan.priced) == {"one"}
+
+
 @pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
-TOKENS_MAX = 200
+TOKENS_MAX = 80
+"""The call of a tool takes about thirty."""
 
 
 def agent(kind: str, server: LocalModel) -> dict[str, Any]:
@@ -37,9 +38,9 @@ def test_a_real_model_works_under_a_contract_and_the_gate_decides(
     (place.folder / "source").mkdir()
     (place.folder / "source" / "README.md").write_text("Two cats and a dog.\n")
     task = {
-        "objective": "Read README.md, then submit.", "agent": agent(kind, local_model), "isolation": "none",
-        "resources": {"tools": ["read_file"]}, "limits": {"deadline_s": 300, "lease_s": 60, "max_claims": 1},
-        "budget": {"max_turns": 4, "max_tokens": 100_000, "max_cost_usd": 5}, "acceptance": [{"cel": "true"}],
+        "objective": "List the files, then submit.", "agent": agent(kind, local_model), "isolation": "none",
+        "resources": {"tools": ["list_files"]}, "limits": {"deadline_s": 500, "lease_s": 60, "max_claims": 1},
+        "budget": {"max_turns": 2, "max_tokens": 100_000, "max_cost_usd": 5}, "acceptance": [{"cel": "true"}],
         "prices": {"local": {"input_mtok_usd": 1, "output_mtok_usd": 2}},
     }  # fmt: skip
     document = place.document({"look": task}, source=str(place.folder / "source"), inputs={})
@@ -50,7 +51,7 @@ def test_a_real_model_works_under_a_contract_and_the_gate_decides(
     [attempt] = view.attempts
     turns: list[TurnView] = place.store.turns(1)
 
-    assert 1 <= len(turns) <= 5
+    assert 1 <= len(turns) <= 3  # a refused result may be mended once
     assert [turn.number for turn in turns] == list(range(1, len(turns) + 1))
     assert all(turn.input_tokens and turn.output_tokens and turn.cost_micro_usd for turn in turns)
     assert all(turn.answers_digest is not None for turn in turns)

@@ -275,7 +275,7 @@ def make_case(source: JudgedTree) -> MakeCase:
             read_file=files.__getitem__,
             judged=judged or source,
             history=history or RepairHistory(repairs=0, last_content_digest=None),
-            contract=render_contract(terms, binding),
+            contract=lambda: render_contract(terms, binding),
         )
 
     return make

@@ -15,7 +15,7 @@ from contracts.errors import BudgetExhausted, StaleClaim
 from contracts.ports import Worst
 from contracts.terms import Budget
 from coordinator.store import TaskStore
-from coordinator.store.records import Claim
+from coordinator.store.records import Claim, NewTask
 
 
 def usd(micro: int) -> float:
@@ -28,7 +28,11 @@ class Tree:
     def __init__(self, store: TaskStore, build: Any, **budgets: Budget) -> None:
         self.store = store
         none = Budget()
-        make = lambda name, **more: build.task(name, budget=budgets.get(name, none), **more)  # noqa: E731
+
+        def make(name: str) -> NewTask:
+            task: NewTask = build.task(name, budget=budgets.get(name, none))
+            return task
+
         store.create_run(build.run(make("top"), make("beside"), closed=True, budget=budgets.get("run", none)))
         self.claims = {claim.task_id: claim for claim in store.claim("w", work=2)}
         store.delegate(1, [make("below")], parent=self.claims["top"])
@@ -57,9 +61,7 @@ def test_an_overrun_is_counted(store: TaskStore, build: Any) -> None:
     assert store.left(tree.claims["beside"]).tokens == 0
 
 
-@pytest.mark.parametrize(
-    ("limited", "named"), [("below", "task below"), ("top", "task top"), ("run", "run run")]
-)
+@pytest.mark.parametrize(("limited", "named"), [("below", "task below"), ("top", "task top"), ("run", "run run")])
 def test_what_does_not_fit_anywhere_up_the_tree_is_refused_by_name_and_charged_nowhere(
     store: TaskStore, build: Any, limited: str, named: str
 ) -> None:
@@ -71,6 +73,14 @@ def test_what_does_not_fit_anywhere_up_the_tree_is_refused_by_name_and_charged_n
         store.reserve(tree.claims["below"], Worst(301, 1))
     assert tree.charged() == before
     store.reserve(tree.claims["below"], Worst(300, 1))
+
+
+def test_a_budget_with_room_is_not_named_in_place_of_the_one_without(store: TaskStore, build: Any) -> None:
+    limits = {"below": Budget(max_cost_usd=usd(1_100)), "top": Budget(max_cost_usd=usd(1_000))}
+    tree = Tree(store, build, **limits)
+    store.reserve(tree.claims["below"], Worst(700, 1))
+    with pytest.raises(BudgetExhausted, match="task top is exhausted: 0.0003 USD of 0.001 USD are left"):
+        store.reserve(tree.claims["below"], Worst(301, 1))
 
 
 def test_tokens_are_a_limit_of_their_own(store: TaskStore, build: Any) -> None:
