@@ -10,14 +10,22 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import rfc8785
 
 from contracts.errors import BadInput, Fault
 
-__all__ = ["MAX_SAFE_INTEGER", "canonical_bytes", "digest_of", "json_faults", "sha256_digest", "well_formed"]
+__all__ = [
+    "MAX_SAFE_INTEGER",
+    "canonical_bytes",
+    "canonical_object",
+    "digest_of",
+    "json_faults",
+    "sha256_digest",
+    "well_formed",
+]
 
 MAX_SAFE_INTEGER = 2**53 - 1
 MAX_DEPTH = 100
@@ -82,6 +90,11 @@ _BEYOND_SURROGATES = re.compile("[\ue000-\U0010ffff]")
 def digest_of(value: Any) -> str:
     """Digest of the canonical form of a JSON value."""
     return sha256_digest(canonical_bytes(value))
+
+
+def canonical_object(members: Mapping[str, bytes]) -> bytes:
+    """The canonical form of an object, from those of its members. The keys are ASCII: others have another order."""
+    return b"{" + b",".join(canonical_bytes(key) + b":" + members[key] for key in sorted(members)) + b"}"
 
 
 def well_formed(text: str) -> str:

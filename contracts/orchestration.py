@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from contracts.base import JSON, Identifier, Name, StrictModel
+from contracts.canonical import canonical_bytes, canonical_object
 from contracts.checks import Check
 from contracts.documents import Document, load_document, validate
 from contracts.errors import BadInput, Fault
@@ -152,6 +153,14 @@ class Orchestration(Shared):
     def document(self) -> dict[str, Any]:
         """The authored content as a JSON value, with defaults written out: what *the same file* means."""
         return self.model_dump(mode="json", by_alias=True)
+
+    def canonical(self) -> bytes:
+        """The canonical form of ``document``, made task by task: a fan-out has thousands, often of one kind."""
+        distinct = {id(task): task for task in self.tasks.values()}
+        forms = {key: canonical_bytes(task.model_dump(mode="json", by_alias=True)) for key, task in distinct.items()}
+        tasks = canonical_object({task_id: forms[id(task)] for task_id, task in self.tasks.items()})
+        shared = self.model_dump(mode="json", by_alias=True, exclude={"tasks"})
+        return canonical_object({**{key: canonical_bytes(value) for key, value in shared.items()}, "tasks": tasks})
 
 
 def merge(under: Any, over: Any) -> Any:

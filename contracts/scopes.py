@@ -87,8 +87,9 @@ def covers(scope: Sequence[str], other: Sequence[str]) -> bool:
 
 def scopes_overlap(one: Sequence[str], other: Sequence[str]) -> bool:
     """Whether some path is in both; True where that is too costly to tell."""
-    if not one or not other:
-        return False
+    pairs = ((literal_head(a), literal_head(b)) for a in one for b in other)
+    if not any(a.startswith(b) or b.startswith(a) for a, b in pairs):
+        return False  # cheap, and nearly always enough
     steps = _joint_steps(one, other)
     return steps is None or any(a and b for a, b in steps)
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from contracts.base import JSON
-from contracts.canonical import canonical_bytes, digest_of, sha256_digest
+from contracts.canonical import canonical_bytes, canonical_object, sha256_digest
 from contracts.documents import pydantic_faults
 from contracts.errors import BadInput, Fault, Refused
 from contracts.lint import lint_orchestration, overlapping_tasks
@@ -52,14 +52,16 @@ class Plan:
     """task id -> what its model costs; as the store of prices says now, and not pinned where the contract is silent"""
 
     @cached_property
-    def authored(self) -> dict[str, Any]:
-        return self.orchestration.document()
+    def authored(self) -> bytes:
+        """The authored content in its canonical form."""
+        return self.orchestration.canonical()
 
     @cached_property
     def authored_digest(self) -> str:
         """What *the same file* means: its content, the files it names, its inputs and the place of its source."""
         names = {name: sha256_digest(data) for name, data in self.files.items()}
-        return digest_of([self.authored, names, self.pin.origin if self.pin else None])
+        origin = self.pin.origin if self.pin else None
+        return sha256_digest(b"[" + b",".join([self.authored, canonical_bytes(names), canonical_bytes(origin)]) + b"]")
 
     @property
     def unenforced(self) -> dict[str, str]:
@@ -180,19 +182,21 @@ def _pin(orchestration: Orchestration, source: Path | None, exclude: Collection[
     return pin_source(orchestration.folder / orchestration.source.repo, orchestration.source.ref, exclude=exclude)
 
 
-def run_document(plan: Plan, git_dir: str | None) -> dict[str, Any]:
+def run_document(plan: Plan, git_dir: str | None) -> Blob:
     """What is stored of a run besides its tasks."""
     orchestration = plan.orchestration
-    return {
+    said = {
         "schema": "coordinator/run/v1",
         "name": orchestration.name,
         "objective": orchestration.objective,
-        "authored": plan.authored,
         "folder": str(orchestration.folder),
         "source": plan.pin.to_json() if plan.pin else None,
         "git_dir": git_dir,
         "files": {name: sha256_digest(data) for name, data in sorted(plan.files.items())},
     }
+    members = {key: canonical_bytes(value) for key, value in said.items()}
+    data = canonical_object({**members, "authored": plan.authored})
+    return Blob(sha256_digest(data), len(data), data)
 
 
 def launch(
@@ -211,7 +215,7 @@ def launch(
             run = store.run(existing)
             if run.authored_digest == plan.authored_digest:
                 refuse_missing_keys(task.terms for task in run.tasks if task.state not in FINAL_STATES)
-                return Launched(run.run_id, run.row, "continued", *_in_force(run.document, plan.pin))
+                return Launched(run.run_id, run.row, "continued", *_in_force(run.document["source"], plan.pin))
             if as_new_version:
                 refuse_missing_keys(plan.terms.values())
                 return amend(store, home, plan, existing)
@@ -228,7 +232,7 @@ def launch(
         tasks = [NewTask(terms, task_id) for task_id, terms in plan.terms.items()]
         record = NewRun(
             name=plan.orchestration.name,
-            document=Blob.of(run_document(plan, git_dir)),
+            document=run_document(plan, git_dir),
             authored_digest=plan.authored_digest,
             head=plan.pin.commit if plan.pin else None,
             closed=closed,
@@ -278,7 +282,8 @@ def plan_delegation(store: TaskStore, row: int, terms: Task | Mapping[str, Any],
     task = terms.model_dump(mode="json", by_alias=True, exclude_unset=True) if isinstance(terms, Task) else dict(terms)
     orchestration = _validated({**document["authored"], "tasks": {delegation_id: task}})
     pin = SourcePin.from_json(document["source"]) if document["source"] else None
-    plan = plan_launch(orchestration, pin=pin, known_tasks=store.task_ids(row))
+    known_tasks = store.task_ids(row) if orchestration.tasks[delegation_id].needs else ()  # they may be many
+    plan = plan_launch(orchestration, pin=pin, known_tasks=known_tasks)
     asked = plan.terms[delegation_id]
     known = store.task(row, delegation_id=delegation_id)
     if known is not None and not plan.faults and known.terms_digest != asked.digest:
@@ -299,9 +304,9 @@ def _open_run(store: TaskStore, plan: Plan) -> int | None:
     return next(iter([*same, *rows]), None)
 
 
-def _in_force(document: Mapping[str, Any], asked: SourcePin | None) -> tuple[SourcePin | None, str | None]:
+def _in_force(kept: Mapping[str, Any] | None, asked: SourcePin | None) -> tuple[SourcePin | None, str | None]:
     """The pin that a run keeps, and the commit that its source's ref has moved on to."""
-    pin = SourcePin.from_json(document["source"]) if document["source"] else None
+    pin = SourcePin.from_json(kept) if kept else None
     return pin, asked.commit if asked and pin and asked.commit != pin.commit else None
 
 
@@ -309,7 +314,7 @@ def amend(store: TaskStore, home: Home, plan: Plan, row: int) -> Launched:
     """Make a new orchestration version: what changed, and all that needs it, is issued anew; the rest stays."""
     run = store.run(row)
     before, asked = run.document["source"], plan.pin
-    same_source = run.document["authored"]["source"] == plan.authored["source"]
+    same_source = run.document["authored"]["source"] == plan.orchestration.document()["source"]
     keeps_source = same_source and before is not None and asked is not None and before["origin"] == asked.origin
     git_dir = run.document["git_dir"]
     if keeps_source:
@@ -335,7 +340,7 @@ def amend(store: TaskStore, home: Home, plan: Plan, row: int) -> Launched:
     store.amend(
         row,
         expected_version=run.orchestration_version,
-        document=Blob.of(run_document(plan, git_dir)),
+        document=run_document(plan, git_dir),
         authored_digest=plan.authored_digest,
         replaced=replaced,
         removed=sorted(set(current) - set(plan.terms)),
@@ -345,7 +350,7 @@ def amend(store: TaskStore, home: Home, plan: Plan, row: int) -> Launched:
         keeps_head=keeps_source,
         budget=plan.orchestration.budget,
     )
-    return Launched(run.run_id, row, "amended", *_in_force(run_document(plan, git_dir), asked))
+    return Launched(run.run_id, row, "amended", *_in_force(plan.pin.to_json() if plan.pin else None, asked))
 
 
 def _same_terms(current: Any, terms: Terms) -> bool:
@@ -359,7 +364,7 @@ def difference(store: TaskStore, row: int, plan: Plan) -> str:
     """What differs between an open run and a plan, one line each, for people."""
     document = store.run(row).document
     lines: list[str] = []
-    _compare("", document["authored"], plan.authored, lines)
+    _compare("", document["authored"], plan.orchestration.document(), lines)
     files = {name: sha256_digest(data) for name, data in plan.files.items()}
     for name in sorted(set(files) | set(document["files"])):
         if files.get(name) != document["files"].get(name):

@@ -52,6 +52,11 @@ class LeaseKeeper:
         with self._changed:
             return self._claims.pop(claim.token, None) is not None
 
+    def tokens(self) -> list[str]:
+        """Of the claims that are kept."""
+        with self._changed:
+            return list(self._claims)
+
     def close(self) -> None:
         with self._changed:
             self._closed = True

@@ -109,6 +109,8 @@ class Worker:
         self._gate_pause_until = 0.0
         self._work_pause_until = 0.0
         self._outage = Outage(self.owner, jitter)
+        self._unsure = False
+        """Whether the answer to a claim may have been lost on its way here."""
         self._judging: set[asyncio.Task[None]] = set()
         self._gate_signals: set[StopSignal] = set()
         self._wake: asyncio.Event | None = None
@@ -260,16 +262,19 @@ class Worker:
         work, gate = self._room() if looks else (0, 0)
         gone: list[str] = []
         try:
-            if not inbox and not await asyncio.to_thread(self._something_due, work, gate, gone):
+            held = self._known_tokens(inbox) if self._unsure else None
+            if not inbox and held is None and not await asyncio.to_thread(self._something_due, work, gate, gone):
                 self._outage.over()
                 return 0
-            tick = Tick(inbox.submissions, inbox.endings, inbox.verdicts, inbox.stopped, gone, work, gate)
+            tick = Tick(inbox.submissions, inbox.endings, inbox.verdicts, inbox.stopped, gone, held, work, gate)
             runs = await asyncio.to_thread(self._fit_runs)
             outcome = await asyncio.to_thread(self._store.tick, self.owner, tick, runs=runs)
         except StoreUnavailable:
             self._inbox.put_back(inbox)
+            self._unsure = True
             raise
         self._outage.over()
+        self._unsure = False
         for owner in gone:
             forget_owner(self._home.locks, owner)
         self._report(inbox, outcome)
@@ -277,6 +282,11 @@ class Worker:
             self._start(claim)
         self._judge_claimed()
         return len(outcome.claims)
+
+    def _known_tokens(self, inbox: _Inbox) -> set[str]:
+        """Of every claim that this worker knows of."""
+        finished: list[Submission | Ending | Verdict] = [*inbox.submissions, *inbox.endings, *inbox.verdicts]
+        return {*self._keeper.tokens(), *self._children, *(item.claim.token for item in finished)}
 
     def _room(self) -> tuple[int, int]:
         busy = sum(token not in self._resting for token in self._children)

@@ -16,8 +16,9 @@ from workspaces.walk import Entry, described
 
 __all__ = ["stamps_of"]
 
-_TRUSTED = frozenset({b"ext4", b"xfs"})
-"""Not tmpfs, where writing through a memory map sets no time; others are unknown, and only cost reading."""
+_TRUSTED = frozenset({b"ext4"})
+"""Not tmpfs, where writing through a memory map sets no time, nor xfs, which lets two files swap what they hold without
+one. Others are unknown, and only cost reading."""
 
 
 def stamps_of(top: Path, written: Mapping[str, os.stat_result]) -> dict[str, Entry]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import select, update
 
 from contracts.errors import WrongState
 from contracts.states import OPEN_STATES, State
 from coordinator.store import tables as t
-from coordinator.store.database import Tx
-from coordinator.store.transitions import bump_version, cancel_row, lock_orchestrations, lock_tasks, storable
+from coordinator.store.database import AT_ONCE_MAX, Tx
+from coordinator.store.transitions import bump_version, cancel_rows, lock_orchestrations, lock_tasks, storable
 
 __all__ = ["cancel", "descendants"]
 
@@ -23,8 +23,7 @@ def cancel(tx: Tx, orchestration_row: int, task_row: int | None, reason: str) ->
             .where(t.orchestration.c.id == orchestration_row, t.orchestration.c.cancelled_at.is_(None))
             .values(cancelled_at=tx.now)
         ).rowcount
-        query = select(t.task.c.id).where(t.task.c.orchestration_id == orchestration_row, _open())
-        rows = [row.id for row in tx.conn.execute(query)]
+        rows = sorted(_open_of(tx, orchestration_row))
         if not rows and not changed:
             return 0
         closed = select(t.orchestration.c.closed_at).where(t.orchestration.c.id == orchestration_row)
@@ -41,24 +40,31 @@ def cancel(tx: Tx, orchestration_row: int, task_row: int | None, reason: str) ->
                 f"too late to cancel {row.key}: found state {row.state}; needed pending, running or submitted"
             )
         rows = [task_row]
-    rows = sorted({*rows, *descendants(tx, rows)})
-    lock_tasks(tx, rows)
-    # The youngest first: children are younger than their parents, and each is counted before its parent takes it along.
-    ended = sum(cancel_row(tx, row, orchestration_row, reason) for row in reversed(rows))
+    lock_tasks(tx, sorted({*rows, *descendants(tx, rows)}))
+    # Looked at again: some may have ended while their locks were waited for. The youngest first, since children are
+    # younger than their parents, and each is counted before its parent takes it along.
+    still_open = {*rows, *descendants(tx, rows)} & _open_of(tx, orchestration_row)
+    ended = cancel_rows(tx, [(row, orchestration_row) for row in sorted(still_open, reverse=True)], reason)
     bump_version(tx, orchestration_row)
     return ended
 
 
-def _open() -> ColumnElement[bool]:
-    return t.task.c.state.in_(sorted(OPEN_STATES))
+def _open_of(tx: Tx, orchestration_row: int) -> set[int]:
+    query = select(t.task.c.id).where(
+        t.task.c.orchestration_id == orchestration_row, t.task.c.state.in_(sorted(OPEN_STATES))
+    )
+    return set(tx.conn.execute(query).scalars())
 
 
 def descendants(tx: Tx, rows: list[int]) -> list[int]:
     """Rows of all tasks delegated below these, parents before children."""
-    found: list[int] = []
+    found: dict[int, None] = {}
     level = rows
     while level:
-        query = select(t.task.c.id).where(t.task.c.parent_id.in_(level))
-        level = [row.id for row in tx.conn.execute(query) if row.id not in found]
-        found += level
-    return found
+        below: list[int] = []
+        for first in range(0, len(level), AT_ONCE_MAX):
+            query = select(t.task.c.id).where(t.task.c.parent_id.in_(level[first : first + AT_ONCE_MAX]))
+            below += [row for row in tx.conn.execute(query).scalars() if row not in found]
+        found.update(dict.fromkeys(below))
+        level = below
+    return list(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -39,6 +39,7 @@ from coordinator.store.transitions import (
     guard_of,
     lock_tasks,
     refresh_ready,
+    run_guarded,
     stale,
     try_lock_orchestration,
 )
@@ -50,7 +51,7 @@ COUNTED_ENDS = frozenset({"lost", "failed", "cancelled", "unknown", "no_result",
 """Ends of an attempt that use up one of ``max_claims``."""
 
 _terms_by_digest: dict[str, Terms] = {}
-TERMS_KEPT_MAX = 10_000
+TERMS_KEPT_MAX = 1_000
 
 
 def terms_of(digest: str, data: bytes) -> Terms:
@@ -103,16 +104,21 @@ def _due_queries(of_runs: bool) -> Sequence[Select[Any]]:
     return queries
 
 
-def reap(tx: Tx, *, gone: Sequence[str] = ()) -> None:
-    """Take back claims whose lease is over, or whose owner is proved to be gone."""
-    over = t.task.c.lease_until <= tx.now
-    condition = and_(t.claimed(), or_(over, t.task.c.owner.in_(gone)) if gone else over)
-    query = select(t.task, t.document.c.digest, t.document.c.data).where(condition)
-    query = query.join(t.document, t.document.c.id == t.task.c.terms_id)
-    if tx.postgres:
-        query = query.with_for_update(of=t.task, skip_locked=True, key_share=True)
+def reap(tx: Tx, *, gone: Sequence[str] = (), owner: str = "", held: Collection[str] | None = None) -> None:
+    """Take back claims whose lease is over, or whose owner is proved to be gone or (``held``) does not know of them."""
+    values: dict[str, Any] = {"now": tx.now}
+    owners = [*gone, *([] if held is None else [owner])]
+    if owners:
+        values["owners"] = owners
+    rows = tx.conn.execute(_takeable(tx.postgres, bool(owners)), values)
     # Not sorted by the database: SQLite would walk through all tasks rather than sort a few.
-    for row in sorted(tx.conn.execute(query), key=lambda row: int(row.id)):
+    for row in sorted(rows, key=lambda row: int(row.id)):
+        unheard = row.owner == owner and held is not None and row.lease_until > tx.now
+        if unheard and row.token in (held or ()):
+            continue
+        if unheard:
+            _give_back_unheard(tx, row)
+            continue
         if row.lease_until > tx.now:
             why = f"worker {row.owner} is gone (its lock is free)"
         else:
@@ -121,6 +127,37 @@ def reap(tx: Tx, *, gone: Sequence[str] = ()) -> None:
             _take_back_gate(tx, row, why)
         else:
             _take_back_work(tx, row, why)
+
+
+@cache
+def _takeable(lock: bool, of_owners: bool) -> Select[Any]:
+    over = t.task.c.lease_until <= bindparam("now")
+    if of_owners:
+        over = or_(over, t.task.c.owner.in_(bindparam("owners", expanding=True)))
+    query = (
+        select(
+            t.task.c.id, t.task.c.orchestration_id, t.task.c.generation, t.task.c.token, t.task.c.owner,
+            t.task.c.claim_kind, t.task.c.lease_until, t.task.c.gate_tries, t.document.c.digest, t.document.c.data,
+        )
+        .join(t.document, t.document.c.id == t.task.c.terms_id)
+        .where(and_(t.claimed(), over))
+    )  # fmt: skip
+    return query.with_for_update(of=t.task, skip_locked=True, key_share=True) if lock else query
+
+
+def _give_back_unheard(tx: Tx, row: Row[Any]) -> None:
+    """The owner never got the answer to its claim: nothing was begun under it, and it is no try."""
+    why = f"the answer to the claim never reached {row.owner}"
+    if row.claim_kind == ClaimKind.GATE:
+        advance_one(tx, "gate_released", _taken_back(row, {**UNCLAIMED, "+gate_tries": -1}, why), guards=["same_claim"])
+        return
+    advance_one(tx, "released", _taken_back(row, {**UNCLAIMED, "reason": None}, why), guards=["same_claim"])
+    tx.conn.execute(
+        update(t.attempt)
+        .where(t.attempt.c.task_id == row.id, t.attempt.c.generation == row.generation, t.attempt.c.ended.is_(None))
+        .values(ended="released", ended_at=tx.now)
+    )
+    refresh_ready(tx, row.orchestration_id, task_row=row.id)
 
 
 def _taken_back(row: Row[Any], values: Mapping[str, Any], why: str) -> Move:
@@ -372,13 +409,13 @@ _RENEW = (
 def renew(tx: Tx, claims: Sequence[Claim]) -> list[int | StaleClaim]:
     """Prolong leases. For each claim the new end (microseconds), or ``StaleClaim``."""
     lock_tasks(tx, [item.task_row for item in claims])
-    outcomes: list[int | StaleClaim] = []
-    for item in claims:
-        until = tx.now + int(item.terms.limits.lease_s * 1_000_000)
-        values = {
+    until = [tx.now + int(item.terms.limits.lease_s * 1_000_000) for item in claims]
+    rows = [
+        {
             "b_task": item.task_row, "g_generation": item.generation, "g_token": item.token, "g_now": tx.now,
-            "v_lease_until": until,
-        }  # fmt: skip
-        renewed = tx.conn.execute(_RENEW, values).rowcount
-        outcomes.append(until if renewed == 1 else stale(tx, item, "renewing"))
-    return outcomes
+            "v_lease_until": end,
+        }
+        for item, end in zip(claims, until, strict=True)
+    ]  # fmt: skip
+    renewed = run_guarded(tx, _RENEW, rows)
+    return [end if ok else stale(tx, item, "renewing") for item, end, ok in zip(claims, until, renewed, strict=True)]

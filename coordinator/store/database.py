@@ -116,6 +116,7 @@ class Tx:
     postgres: bool
     _events: list[dict[str, Any]] = field(default_factory=list)
     _documents: dict[str, int] = field(default_factory=dict)
+    _inline: set[str] = field(default_factory=set)
 
     def document(self, blob: Blob) -> int:
         """Row id of these bytes; stored once."""
@@ -123,11 +124,16 @@ class Tx:
 
     def documents(self, blobs: Iterable[Blob]) -> Mapping[str, int]:
         """digest -> row id of these bytes, among others; each stored once."""
-        new = {blob.digest: blob for blob in blobs if blob.digest not in self._documents}
+        new = {
+            blob.digest: blob for blob in blobs if blob.digest not in (self._inline if blob.data else self._documents)
+        }
         digests = sorted(new)  # in one order, so that two transactions cannot wait for each other
         for first in range(0, len(digests), AT_ONCE_MAX):
             self._store(new, digests[first : first + AT_ONCE_MAX])
         return self._documents
+
+    def _has(self, blob: Blob) -> bool:
+        return blob.digest in (self._documents if blob.data is None else self._inline)
 
     def _store(self, new: Mapping[str, Blob], digests: list[str]) -> None:
         self.conn.execute(
@@ -140,6 +146,8 @@ class Tx:
             if row.in_file and new[row.digest].data is not None:
                 # A child may hand in as an artifact the very bytes of a document that must be readable here.
                 inline.append({"of_document": row.id, "v_data": new[row.digest].data})
+            if not row.in_file or new[row.digest].data is not None:
+                self._inline.add(row.digest)
         if inline:
             self.conn.execute(_INLINE_DOCUMENT, inline)
 

@@ -24,8 +24,6 @@ from coordinator.store.transitions import (
     advance,
     bump_version,
     first_answer,
-    lock_orchestrations,
-    lock_tasks,
     move_of,
     refresh_ready,
     stale,
@@ -38,37 +36,28 @@ VERBS = (
 )  # fmt: skip
 
 
+HEAD_MOVED = "the head moved on"
+
+
 def decide(tx: Tx, items: Sequence[Verdict]) -> list[Done | HeadMoved | StaleClaim]:
-    """Commit decisions. Repeating one returns its first answer."""
+    """Commit decisions. Repeating one returns its first answer. The caller holds the locks of runs and tasks."""
     if not items:
         return []
-    lock_orchestrations(tx, [item.claim.orchestration_row for item in items])
-    lock_tasks(tx, [item.claim.task_row for item in items])
     decisions = [Blob.of(item.decision.canonical()) for item in items]
     documents = tx.documents(decisions)
-    rows = [item.claim.attempt_row for item in items]
-    judged = {row.id: row.decision_id for row in tx.conn.execute(_JUDGED, {"attempts": rows})}
     answers: dict[int, Done | HeadMoved | StaleClaim] = {}
     together: list[_Ruling] = []
     alone: list[_Ruling] = []
     for index, (item, decision) in enumerate(zip(items, decisions, strict=True)):
         _assert_bound(item)
         ruling = _Ruling(index, item, documents[decision.digest])
-        repeated = judged[item.claim.attempt_row] == ruling.decision_id
-        first = first_answer(tx, item.claim, VERBS) if repeated else None
-        if first is not None:
-            answers[index] = first
-        else:
-            # One that moves the head is compared with what the one before has made of it.
-            (alone if item.decision.new_head is not None else together).append(ruling)
+        # One that moves the head is compared with what the one before has made of it.
+        (alone if item.decision.new_head is not None else together).append(ruling)
     for batch in [together, *([ruling] for ruling in alone)]:
         answers |= _decide(tx, batch)
     return [answers[index] for index in range(len(items))]
 
 
-_JUDGED = select(t.attempt.c.id, t.attempt.c.decision_id).where(
-    t.attempt.c.id.in_(bindparam("attempts", expanding=True))
-)
 _HEADS = select(t.orchestration.c.id, t.orchestration.c.head).where(
     t.orchestration.c.id.in_(bindparam("of_runs", expanding=True))
 )
@@ -127,10 +116,14 @@ def _decide(tx: Tx, batch: Sequence[_Ruling]) -> dict[int, Done | HeadMoved | St
         decided: list[tuple[_Ruling, _Target]] = []
         for (ruling, target), ok in zip(members, made, strict=True):
             claim, bound = ruling.item.claim, ruling.item.decision.bound
+            head_moved = HeadMoved(found=heads[claim.orchestration_row], judged=bound.head)
             if not ok:
-                answers[ruling.index] = stale(tx, claim, "deciding")
+                # A claim to judge ends with its one decision, so whatever it was told then is the answer.
+                first = first_answer(tx, claim, VERBS)
+                again = head_moved if first is not None and first.reason == HEAD_MOVED else first
+                answers[ruling.index] = again or stale(tx, claim, "deciding")
             elif target.head_moved:
-                answers[ruling.index] = HeadMoved(found=heads[claim.orchestration_row], judged=bound.head)
+                answers[ruling.index] = head_moved
             else:
                 answers[ruling.index] = Done(state, reason=target.reason)
                 decided.append((ruling, target))
@@ -193,7 +186,7 @@ def _target(tx: Tx, item: Verdict, head: str | None) -> _Target:
     claim, decision = item.claim, item.decision
     untried = (("gate_tries", 0),)
     if head != decision.bound.head:
-        return _Target("gate_released", State.SUBMITTED, "the head moved on", untried, head_moved=True)
+        return _Target("gate_released", State.SUBMITTED, HEAD_MOVED, untried, head_moved=True)
     match decision.decision:
         case "accepted" if decision.partial:
             return _Target("accepted_partial", State.PARTIAL, "accepted as partial: scope stays open")

@@ -21,7 +21,7 @@ from coordinator.store.transitions import (
     Move,
     advance_one,
     bump_version,
-    cancel_row,
+    cancel_rows,
     holds,
     lock_orchestrations,
     lock_tasks,
@@ -330,8 +330,7 @@ def _supersede(tx: Tx, orchestration_row: int, task_row: int, state: str) -> Non
         )
     # With their parent's row its children leave too: the new contract version may use their ids again.
     below = descendants(tx, [task_row])
-    for row in reversed(below):
-        cancel_row(tx, row, orchestration_row, "its parent was replaced")
+    cancel_rows(tx, [(row, orchestration_row) for row in reversed(below)], "its parent was replaced")
     tx.conn.execute(update(t.task).where(t.task.c.id.in_([task_row, *below])).values(is_current=False))
 
 

@@ -22,8 +22,6 @@ from coordinator.store.transitions import (
     advance,
     advance_one,
     first_answer,
-    lock_orchestrations,
-    lock_tasks,
     move_of,
     refresh_ready,
     stale,
@@ -41,11 +39,12 @@ _SUBMITTED = (
 
 
 def submit(tx: Tx, items: Sequence[Submission]) -> list[Done | StaleClaim]:
-    """Hand results in: one submission for each task and generation. Repeating one returns its first answer."""
+    """Hand results in: one submission for each task and generation. Repeating one returns its first answer.
+
+    The caller holds the locks of the tasks, and of the runs that may ask people.
+    """
     if not items:
         return []
-    lock_orchestrations(tx, [item.claim.orchestration_row for item in items if may_leave_operations(item.claim.terms)])
-    lock_tasks(tx, [item.claim.task_row for item in items])
     manifests = [Blob.of(item.manifest.canonical()) for item in items]
     documents = tx.documents([*(artifact for item in items for artifact in item.artifacts), *manifests])
     rows = [item.claim.attempt_row for item in items]
@@ -79,13 +78,20 @@ def submit(tx: Tx, items: Sequence[Submission]) -> list[Done | StaleClaim]:
             answers[index] = Done(State.SUBMITTED)
             for question in unsettled_questions(tx, item.claim.task_row, item.claim.terms):
                 open_request(tx, item.claim.orchestration_row, item.claim.task_row, question)
-        elif item in items[:index] and isinstance(answers[items.index(item)], Done):  # said twice in one breath
+        elif _was_submitted(tx, item.claim, documents[manifests[index].digest]):  # a moment ago, by this very call
             answers[index] = Done(State.SUBMITTED, repeated=True)
         else:
             late = attempts[item.claim.attempt_row].deadline_at <= tx.now
             answers[index] = _too_late(item.claim) if late else stale(tx, item.claim, "submitting")
             _keep_late(tx, item.claim, documents[manifests[index].digest], item.manifest)
     return [answers[index] for index in range(len(items))]
+
+
+def _was_submitted(tx: Tx, claim: Claim, manifest_id: int) -> bool:
+    query = select(t.attempt.c.id).where(
+        t.attempt.c.id == claim.attempt_row, t.attempt.c.ended == "submitted", t.attempt.c.manifest_id == manifest_id
+    )
+    return tx.conn.execute(query).first() is not None
 
 
 def _too_late(claim: Claim) -> StaleClaim:
@@ -113,15 +119,14 @@ def _keep_late(tx: Tx, claim: Claim, manifest_id: int, manifest: Manifest) -> No
 
 
 def end(tx: Tx, items: Sequence[Ending]) -> list[Done | StaleClaim]:
-    """End attempts (or gating) without a submission."""
-    lock_orchestrations(tx, [item.claim.orchestration_row for item in items if may_ask(item)])
-    lock_tasks(tx, [item.claim.task_row for item in items])
+    """End attempts (or gating) without a submission. The caller holds the locks, as for ``submit``."""
     return [_end_gate(tx, item) if item.claim.kind is ClaimKind.GATE else _end_work(tx, item) for item in items]
 
 
-def may_ask(item: Ending) -> bool:
+def may_ask(item: Submission | Ending) -> bool:
     """Whether bringing this in may open a request, for which the run is locked first."""
-    return item.question is not None or may_leave_operations(item.claim.terms)
+    asks = isinstance(item, Ending) and item.question is not None
+    return asks or may_leave_operations(item.claim.terms)
 
 
 def _end_gate(tx: Tx, item: Ending) -> Done | StaleClaim:

@@ -58,13 +58,18 @@ def random_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What one tick of a scheduler brings, and how much it can take on. ``gone``: owners proved to be gone."""
+    """What one tick of a scheduler brings, and how much it can take on.
+
+    ``gone``: owners proved to be gone. ``held``: tokens of every claim that the owner knows of; its others, the answer
+    to which was lost, are given back. None: nothing was lost.
+    """
 
     submissions: Sequence[Submission] = ()
     endings: Sequence[Ending] = ()
     verdicts: Sequence[Verdict] = ()
     stopped: Sequence[Claim] = ()
     gone: Sequence[str] = ()
+    held: Collection[str] | None = None
     work: int = 0
     gate: int = 0
 
@@ -124,13 +129,13 @@ class TaskStore:
         return self._db.write(lambda tx: claiming.renew(tx, claims))
 
     def submit(self, items: Sequence[Submission]) -> list[Done | StaleClaim]:
-        return self._db.write(lambda tx: submitting.submit(tx, items))
+        return self._db.write(lambda tx: _bring_in(tx, Tick(submissions=items)).submissions)
 
     def end(self, items: Sequence[Ending]) -> list[Done | StaleClaim]:
-        return self._db.write(lambda tx: submitting.end(tx, items))
+        return self._db.write(lambda tx: _bring_in(tx, Tick(endings=items)).endings)
 
     def decide(self, items: Sequence[Verdict]) -> list[Done | HeadMoved | StaleClaim]:
-        return self._db.write(lambda tx: deciding.decide(tx, items))
+        return self._db.write(lambda tx: _bring_in(tx, Tick(verdicts=items)).verdicts)
 
     def confirm_stopped(self, claims: Sequence[Claim]) -> None:
         self._db.write(lambda tx: submitting.confirm_stopped(tx, claims))
@@ -189,22 +194,9 @@ class TaskStore:
         """Everything that one tick of a scheduler changes, in one transaction."""
 
         def change(tx: Tx) -> TickOutcome:
-            # Every lock at once and in one order, so that two ticks cannot wait for each other.
-            judged = [item.claim for item in tick.verdicts]
-            asking_people = [item.claim for item in tick.endings if submitting.may_ask(item)]
-            submitted = [item.claim for item in tick.submissions]
-            asking_people += [claim for claim in submitted if operating.may_leave_operations(claim.terms)]
-            lock_orchestrations(tx, [item.orchestration_row for item in (*judged, *asking_people)])
-            worked = [item.claim for item in tick.submissions] + [item.claim for item in tick.endings]
-            lock_tasks(tx, [item.task_row for item in (*judged, *worked)])
-            outcome = TickOutcome(
-                verdicts=deciding.decide(tx, tick.verdicts),
-                submissions=submitting.submit(tx, tick.submissions),
-                endings=submitting.end(tx, tick.endings),
-            )
-            submitting.confirm_stopped(tx, tick.stopped)
-            if tick.work or tick.gate or tick.gone:
-                claiming.reap(tx, gone=tick.gone)
+            outcome = _bring_in(tx, tick)
+            if tick.work or tick.gate or tick.gone or tick.held is not None:
+                claiming.reap(tx, gone=tick.gone, owner=owner, held=tick.held)
             if tick.work or tick.gate:
                 outcome.claims.extend(
                     claiming.claim(tx, owner, work=tick.work, gate=tick.gate, runs=runs, new_id=self._new_id)
@@ -309,3 +301,19 @@ class TaskStore:
     def state_of(self, task_row: int) -> State:
         query = select(t.task.c.state).where(t.task.c.id == task_row)
         return State(self._db.read(lambda tx: tx.conn.execute(query).scalar_one()))
+
+
+def _bring_in(tx: Tx, tick: Tick) -> TickOutcome:
+    """Every lock at once and in one order, so that two ticks cannot wait for each other; then what is finished."""
+    judged = [item.claim for item in tick.verdicts]
+    worked: list[Submission | Ending] = [*tick.submissions, *tick.endings]
+    asking = [item.claim for item in worked if submitting.may_ask(item)]
+    lock_orchestrations(tx, [claim.orchestration_row for claim in (*judged, *asking)])
+    lock_tasks(tx, [claim.task_row for claim in (*judged, *(item.claim for item in worked))])
+    outcome = TickOutcome(
+        verdicts=deciding.decide(tx, tick.verdicts),
+        submissions=submitting.submit(tx, tick.submissions),
+        endings=submitting.end(tx, tick.endings),
+    )
+    submitting.confirm_stopped(tx, tick.stopped)
+    return outcome

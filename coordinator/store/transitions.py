@@ -14,7 +14,7 @@ from contracts.canonical import well_formed
 from contracts.errors import StaleClaim
 from contracts.states import FINAL_STATES, OPEN_STATES, State, sources_of, targets_of
 from coordinator.store import tables as t
-from coordinator.store.database import Tx
+from coordinator.store.database import AT_ONCE_MAX, Tx
 from coordinator.store.records import Claim, Done
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "advance_one",
     "bump_version",
     "busy_overlap",
-    "cancel_row",
+    "cancel_rows",
     "first_answer",
     "guard_of",
     "holds",
@@ -34,6 +34,7 @@ __all__ = [
     "move_of",
     "next_sequence",
     "refresh_ready",
+    "run_guarded",
     "stale",
     "storable",
     "try_lock_orchestration",
@@ -119,21 +120,15 @@ def advance(
     """
     if not moves:
         return []
+    if len(moves) > AT_ONCE_MAX:
+        parts = (moves[first : first + AT_ONCE_MAX] for first in range(0, len(moves), AT_ONCE_MAX))
+        return [ok for part in parts for ok in advance(tx, verb, part, target=target, guards=guards)]
     targets = targets_of(verb)
     state = target if target is not None else next(iter(targets))
     assert state in targets, (verb, state)
     statement = _guarded(verb, state, tuple(guards), tuple(moves[0].values))
     rows = [_parameters(move) for move in moves]
-    if len(moves) == 1:
-        made = [tx.conn.execute(statement, rows[0]).rowcount == 1]
-    else:
-        together = tx.conn.begin_nested()
-        if tx.conn.execute(statement, rows).rowcount == len(moves):
-            together.commit()
-            made = [True] * len(moves)
-        else:
-            together.rollback()
-            made = [tx.conn.execute(statement, row).rowcount == 1 for row in rows]
+    made = run_guarded(tx, statement, rows)
     done = [move for move, ok in zip(moves, made, strict=True) if ok]
     for move in done:
         data = move.data
@@ -144,6 +139,17 @@ def advance(
         void_requests(tx, [move.task_row for move in done])
         _close_children(tx, done, f"its parent is {state}")
     return made
+
+
+def run_guarded(tx: Tx, statement: Update, rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Run an UPDATE that names one row for each of these; which of them it changed."""
+    if len(rows) > 1:
+        together = tx.conn.begin_nested()
+        if tx.conn.execute(statement, rows).rowcount == len(rows):
+            together.commit()
+            return [True] * len(rows)
+        together.rollback()
+    return [tx.conn.execute(statement, row).rowcount == 1 for row in rows]
 
 
 def advance_one(tx: Tx, verb: str, move: Move, *, target: State | None = None, guards: Sequence[Guard] = ()) -> bool:
@@ -180,28 +186,31 @@ _OPEN_CHILDREN = (
     .where(t.task.c.parent_id.in_(bindparam("parents", expanding=True)), t.task.c.state.in_(sorted(OPEN_STATES)))
     .order_by(t.task.c.id)
 )
+_END_CANCELLED = (
+    update(t.attempt)
+    .where(t.attempt.c.task_id == bindparam("of_task"), t.attempt.c.ended.is_(None))
+    .values(ended="cancelled")
+)
 
 
 def _close_children(tx: Tx, parents: Sequence[Move], reason: str) -> None:
     """A child delegated by a child lives and dies with its parent's task row."""
-    for row in tx.conn.execute(_OPEN_CHILDREN, {"parents": [move.task_row for move in parents]}).all():
-        cancel_row(tx, row.id, row.orchestration_id, reason)
+    children = tx.conn.execute(_OPEN_CHILDREN, {"parents": [move.task_row for move in parents]}).all()
+    cancel_rows(tx, [(row.id, row.orchestration_id) for row in children], reason)
 
 
-def cancel_row(tx: Tx, task_row: int, orchestration_row: int, reason: str) -> bool:
-    """Cancel one task and its children. Its worker may still run: the attempt ends without a time of stopping."""
-    move = Move(
-        task_row, orchestration_row, values={**UNCLAIMED, "reason": reason or None},
-        data={"reason": reason} if reason else None,
-    )  # fmt: skip
-    cancelled = advance_one(tx, "cancelled", move)
-    if cancelled:
-        tx.conn.execute(
-            update(t.attempt)
-            .where(t.attempt.c.task_id == task_row, t.attempt.c.ended.is_(None))
-            .values(ended="cancelled")
-        )
-    return cancelled
+def cancel_rows(tx: Tx, rows: Sequence[tuple[int, int]], reason: str) -> int:
+    """Cancel tasks (row, row of their run) and all below them; how many of these it ended.
+
+    Their workers may still run: their attempts end without a time of stopping.
+    """
+    values = {**UNCLAIMED, "reason": reason or None}
+    data = {"reason": reason} if reason else None
+    made = advance(tx, "cancelled", [Move(task, run, values=values, data=data) for task, run in rows])
+    ended = [{"of_task": task} for (task, _), ok in zip(rows, made, strict=True) if ok]
+    if ended:
+        tx.conn.execute(_END_CANCELLED, ended)
+    return len(ended)
 
 
 def storable(reason: str) -> str:
@@ -310,6 +319,7 @@ def stale(tx: Tx, claim: Claim, doing: str) -> StaleClaim:
 
 def first_answer(tx: Tx, claim: Claim, verbs: Sequence[str]) -> Done | None:
     """What a call of this generation that ended in one of these verbs was told. None: there was none."""
+    tx.flush()  # the first call may be of this very transaction
     query = (
         select(t.event.c.verb, t.event.c.data)
         .where(
@@ -347,8 +357,10 @@ def try_lock_orchestration(tx: Tx, row: int) -> bool:
 def lock_tasks(tx: Tx, rows: Sequence[int]) -> None:
     """Take row locks in one order, so that two batches cannot wait for each other."""
     if tx.postgres and rows:
-        query = select(t.task.c.id).where(t.task.c.id.in_(sorted(set(rows))))
-        tx.conn.execute(query.order_by(t.task.c.id).with_for_update(key_share=True)).all()
+        ordered = sorted(set(rows))
+        for first in range(0, len(ordered), AT_ONCE_MAX):
+            query = select(t.task.c.id).where(t.task.c.id.in_(ordered[first : first + AT_ONCE_MAX]))
+            tx.conn.execute(query.order_by(t.task.c.id).with_for_update(key_share=True)).all()
         tx.look_at_clock()
 
 
