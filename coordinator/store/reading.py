@@ -55,7 +55,7 @@ def open_runs(tx: Tx) -> list[int]:
     found: set[int] = set()
     ready = and_(t.task.c.ready, t.task.c.state.in_(sorted(OPEN_STATES)))
     for active in (ready, t.claimed()):  # an index each
-        found.update(tx.conn.execute(select(t.task.c.orchestration_id).where(active).distinct()).scalars())
+        found.update(tx.conn.execute(select(t.task.c.orchestration_id).where(active)).scalars())
     return sorted(found)
 
 

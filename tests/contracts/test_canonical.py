@@ -13,7 +13,15 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.canonical import MAX_SAFE_INTEGER, canonical_bytes, digest_of, json_faults, sha256_digest, well_formed
+from contracts.canonical import (
+    MAX_SAFE_INTEGER,
+    canonical_bytes,
+    canonical_object,
+    digest_of,
+    json_faults,
+    sha256_digest,
+    well_formed,
+)
 from contracts.errors import BadInput
 
 VALUES = st.recursive(
@@ -161,6 +169,11 @@ def test_well_formed_text_is_what_every_store_can_hold_and_is_its_own_form(text:
     assert json_faults(formed) == []
     assert well_formed(formed) == formed
     assert formed == text or json_faults(text)
+
+
+@given(st.dictionaries(st.text(st.characters(max_codepoint=127)), st.lists(st.floats(-1e20, 1e20) | st.text())))
+def test_an_object_may_be_put_together_from_the_canonical_forms_of_its_members(value: dict[str, Any]) -> None:
+    assert canonical_object({key: canonical_bytes(item) for key, item in value.items()}) == canonical_bytes(value)
 
 
 ODD_KEYS = st.text() | st.integers() | st.booleans() | st.none()

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from contracts.assignment import Assignment
+from contracts.canonical import canonical_bytes
 from contracts.errors import BadInput
 from contracts.lint import lint_orchestration
 from contracts.orchestration import Orchestration, Task, merge
@@ -135,6 +136,18 @@ def test_defaults_are_merged_under_tasks_made_in_python_too() -> None:
     assert work.tasks["own"].needs[0].task == "model"
     assert work.source is not None
     assert work.source.repo == "."
+
+
+@pytest.mark.parametrize("defaults", [{}, {"limits": {"lease_s": 7.5}}])
+def test_its_canonical_form_is_that_of_its_document(defaults: dict[str, Any]) -> None:
+    task = Task.model_validate(
+        {"objective": "Count.", "agent": {"function": "m:f"}, "acceptance": [{"cel": "output > 1"}]}
+    )
+    alone = {"objective": "Ä", "agent": {"command": ["make"]}, "budget": {"max_cost_usd": 1.5}, "needs": ["a"]}
+    tasks = {"b": task, "alone": alone, "a": task}
+    said = {"name": "o", "objective": "x", "inputs": {"limit": 2e-9}, "defaults": defaults, "tasks": tasks}
+    work = Orchestration.model_validate(said)
+    assert work.canonical() == canonical_bytes(work.document())
 
 
 def test_an_orchestration_made_in_python_lies_in_the_working_folder(

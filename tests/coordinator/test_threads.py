@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
@@ -14,17 +15,17 @@ SAID: ContextVar[str] = ContextVar("said", default="nothing")
 
 
 def test_each_child_has_a_thread_to_itself_that_bears_its_name() -> None:
-    together = threading.Barrier(20)
+    async def many(count: int) -> list[str]:
+        together = threading.Barrier(count)
 
-    def child() -> str:
-        together.wait(60)
-        return threading.current_thread().name
+        def child() -> str:
+            together.wait(30)
+            return threading.current_thread().name
 
-    async def many() -> list[str]:
-        return await asyncio.gather(*(in_own_thread(child, f"child-{number}") for number in range(20)))
+        return await asyncio.gather(*(in_own_thread(child, f"child-{number}") for number in range(count)))
 
-    for _ in range(2):  # the second time in threads that were left idle, as far as they are there again
-        assert asyncio.run(many()) == [f"child-{number}" for number in range(20)]
+    for count in (5, 20, 40, 10):  # more than were left idle, and fewer
+        assert asyncio.run(many(count)) == [f"child-{number}" for number in range(count)]
 
 
 def test_children_that_hang_hold_up_no_other() -> None:
@@ -74,20 +75,25 @@ def test_a_thread_that_is_done_serves_the_next_child() -> None:
     assert len(asyncio.run(some())) < 200
 
 
-def test_cancelling_who_waits_does_not_end_the_child() -> None:
-    go, done = threading.Event(), threading.Event()
+def test_cancelling_who_waits_does_not_end_the_child_and_its_end_disturbs_nobody() -> None:
+    go = threading.Event()
+    problems: list[dict[str, Any]] = []
+    thread: list[int] = []
 
     def child() -> None:
         go.wait(60)
-        done.set()
+        thread.append(threading.get_ident())
 
     async def some() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
         waiting = asyncio.ensure_future(in_own_thread(child, "child"))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         go.set()
-        assert await asyncio.to_thread(done.wait, 60)
+        while [await in_own_thread(threading.get_ident, "next")] != thread:  # until its thread serves on
+            pass
 
     asyncio.run(some())
+    assert problems == []

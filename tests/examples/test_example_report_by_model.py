@@ -93,7 +93,7 @@ def test_an_output_off_its_schema_or_without_a_section_is_sent_back_with_the_rea
     [
         Reply(),
         Reply((Say("complete: true"),)),
-        Reply((Call("submit_result", '{"outcome": "completed", "output": {"text": "# R\\n## Backgr'),), stop="length"),
+        Reply((Call("submit_result", {"outcome": "completed", "output": GOOD}),), stop="length"),
         Reply((Call("submit_result", '{"outcome": "completed", "output": {"text": "# R\\n## Backgr'),)),
         Reply((Call("submit_result", None),)),
         Reply((Call("submit_result", {"outcome": "accepted", "output": GOOD}),)),

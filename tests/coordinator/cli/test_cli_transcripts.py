@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from contracts.ports import Worst
 from contracts.turns import CallRecord, ModelCall, ModelUsage, ToolAnswer, TurnResponse
+from coordinator.cli import showing
+from coordinator.cli.logs import _turns_told
 from coordinator.cli.progress import Progress
+from coordinator.cli.showing import _changes
 from coordinator.cli.transcript import dollars
 from coordinator.cli.values import run_value
 from coordinator.home import open_home
@@ -105,6 +109,7 @@ def test_a_transcript_shows_text_calls_answers_usage_cost_and_tries(desk: Desk) 
         "work/fix: 2 turns, 1,120+ tokens, $0.0123+",
     ):  # fmt: skip
         assert line in lines, line
+    assert not any(line.startswith("try 2") for line in lines)  # the one that brought the answer
 
 
 def test_json_has_all_of_it(desk: Desk) -> None:
@@ -186,15 +191,14 @@ def test_status_shows_turn_tool_tokens_and_cost_of_the_limit(desk: Desk) -> None
     assert (value["tasks"][0]["charged_micro_usd"], value["charged_tokens"]) == (12_300, 1_120)
 
 
-def test_a_watched_run_is_shown_again_with_each_turn(desk: Desk) -> None:
-    watcher = _start(desk.cli, "status", "work", "-w", "--json")
-    assert watcher.stdout is not None
-    first = json.loads(watcher.stdout.readline())
-    desk.store.reserve(desk.claim, Worst(micro_usd=7, tokens=3))
-    then = json.loads(watcher.stdout.readline())
-    watcher.terminate()
-    watcher.communicate(timeout=30)
-    assert (first["charged_tokens"], then["charged_tokens"]) == (0, 3)
+def test_a_watched_run_is_shown_again_when_something_is_charged(desk: Desk, monkeypatch: Any) -> None:
+    row = desk.claim.orchestration_row
+    steps = [lambda: desk.store.reserve(desk.claim, Worst(micro_usd=7, tokens=3)), lambda: desk.store.cancel(row)]
+    between = SimpleNamespace(sleep=lambda seconds: steps.pop(0)())
+    monkeypatch.setattr(showing, "time", between)  # what happens between two looks
+    assert [(run.state, run.charged_tokens) for run in _changes(desk.store, row)] == [
+        ("open", 0), ("open", 3), ("ended", 3),
+    ]  # fmt: skip
 
 
 def test_followed_logs_show_each_turn_once_its_calls_are_answered(desk: Desk) -> None:
@@ -216,11 +220,30 @@ def test_followed_logs_show_each_turn_once_its_calls_are_answered(desk: Desk) ->
     assert [turn["number"] for turn in kept["turns"]] == [1, 2, 3]
 
 
+def test_a_followed_turn_waits_for_its_answers_and_the_last_one_is_shown_without_them(desk: Desk) -> None:
+    desk.turn(1, call("read_file", {"path": "a"}), answers=["first"])
+    steps = [
+        lambda: desk.turn(2, call("read_file", {"path": "b"}), answers=None),
+        lambda: desk.journal.finished(2, [ToolAnswer(call_id="c1", text="second")]),
+        lambda: desk.turn(3, call("submit_result", {"outcome": "completed"}), answers=None),
+    ]
+
+    def over() -> bool:
+        steps.pop(0)()
+        return not steps
+
+    [task, _] = desk.store.run(desk.claim.orchestration_row).tasks
+    told = [
+        (turn.number, turn.answers_digest is not None) for turn in _turns_told(desk.store, task, task.attempts[0], over)
+    ]
+    assert told == [(1, True), (2, True), (3, False)]
+
+
 def test_progress_tells_of_each_turn_where_there_is_no_terminal(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     desk.turn(1, call("read_file", {"path": "a"}), answers=["a"])
     with Progress(desk.store, [desk.claim.orchestration_row], quiet=False, doing=lambda task: ""):
-        desk.turn(2, call("edit_file", {"path": HOSTILE}), answers=["b"])
-    assert capsys.readouterr().err == "fix: turn 2: edit_file, 1,120 tokens, $0.0123\n"
+        desk.turn(2, call("edit\x1b[2J_file", {"path": HOSTILE}), answers=["b"])
+    assert capsys.readouterr().err == "fix: turn 2: edit\ufffd[2J_file, 1,120 tokens, $0.0123\n"
 
 
 @pytest.mark.parametrize(
