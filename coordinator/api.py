@@ -13,11 +13,11 @@ from typing import Any, Self, TypeVar
 
 from contracts.attenuation import Grant, attenuation_faults
 from contracts.base import JSON
-from contracts.errors import BadInput, StoreUnavailable
+from contracts.errors import BadInput, Refused, StoreUnavailable
 from contracts.orchestration import Orchestration, Source, Task
 from contracts.states import FINAL_STATES, State
 from coordinator.home import Home, open_home
-from coordinator.launch import Launched, launch, open_program, plan_delegation, plan_launch
+from coordinator.launch import Launched, launch, open_program, plan_delegation, plan_launch, refuse_other_terms
 from coordinator.models import refuse_missing_keys
 from coordinator.results import RunResult, TaskResult, run_result, task_result
 from coordinator.store import TaskStore
@@ -172,9 +172,12 @@ class AsyncRun:
         refuse_unfit_place(self._home, plan.terms.values())
         durable = self._store.files.make_durable
         files = [await asyncio.to_thread(durable, data) for data in plan.files.values()]
-        await asyncio.to_thread(
-            self._store.delegate, self._row, [NewTask(plan.terms[delegation_id], delegation_id)], files=files
-        )
+        asked = plan.terms[delegation_id]
+        try:
+            await asyncio.to_thread(self._store.delegate, self._row, [NewTask(asked, delegation_id)], files=files)
+        except Refused:
+            await asyncio.to_thread(refuse_other_terms, self._store, self._row, asked, delegation_id)
+            raise
         self._worker.wake()
         return Child(self, delegation_id)
 

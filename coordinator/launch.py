@@ -30,7 +30,16 @@ from coordinator.store.records import NewRun, NewTask
 from coordinator.workplaces import refuse_unfit_place
 from workspaces import SourcePin, fetch_source, pin_source
 
-__all__ = ["UNENFORCED", "Launched", "Plan", "launch", "open_program", "plan_delegation", "plan_launch"]
+__all__ = [
+    "UNENFORCED",
+    "Launched",
+    "Plan",
+    "launch",
+    "open_program",
+    "plan_delegation",
+    "plan_launch",
+    "refuse_other_terms",
+]
 
 UNENFORCED = (
     "isolation: none. Nothing keeps a child from the network, from files outside its tools and workspace, or from this "
@@ -274,19 +283,19 @@ def _validated(authored: dict[str, Any]) -> Orchestration:
 
 
 def plan_delegation(store: TaskStore, row: int, terms: Task | Mapping[str, Any], delegation_id: str) -> Plan:
-    """Issue the terms of one child of a program, against the run's pins.
-
-    Raises ``Refused``, naming what differs, when the id was used with other terms.
-    """
+    """Issue the terms of one child of a program, against the run's pins."""
     document = store.run_document(row)
     task = terms.model_dump(mode="json", by_alias=True, exclude_unset=True) if isinstance(terms, Task) else dict(terms)
     orchestration = _validated({**document["authored"], "tasks": {delegation_id: task}})
     pin = SourcePin.from_json(document["source"]) if document["source"] else None
     known_tasks = store.task_ids(row) if orchestration.tasks[delegation_id].needs else ()  # they may be many
-    plan = plan_launch(orchestration, pin=pin, known_tasks=known_tasks)
-    asked = plan.terms[delegation_id]
+    return plan_launch(orchestration, pin=pin, known_tasks=known_tasks)
+
+
+def refuse_other_terms(store: TaskStore, row: int, asked: Terms, delegation_id: str) -> None:
+    """Raise ``Refused``, naming what differs, when the id was used with other terms."""
     known = store.task(row, delegation_id=delegation_id)
-    if known is not None and not plan.faults and known.terms_digest != asked.digest:
+    if known is not None and known.terms_digest != asked.digest:
         lines: list[str] = []
         _compare("", known.terms.canonical(), asked.canonical(), lines)
         raise Refused(
@@ -294,7 +303,6 @@ def plan_delegation(store: TaskStore, row: int, terms: Task | Mapping[str, Any],
             + "\n".join(lines[:30])
             + "\nUse a new delegation_id for other work, or put the terms back"
         )
-    return plan
 
 
 def _open_run(store: TaskStore, plan: Plan) -> int | None:
