@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -26,7 +25,8 @@ from contracts.states import ClaimKind, State
 from contracts.terms import Terms
 from coordinator.store import tables as t
 from coordinator.store.asking import open_request
-from coordinator.store.database import Tx, intact
+from coordinator.store.database import Tx
+from coordinator.store.issued import terms_of
 from coordinator.store.operating import unsettled_questions
 from coordinator.store.records import Claim, Question
 from coordinator.store.transitions import (
@@ -44,30 +44,11 @@ from coordinator.store.transitions import (
     try_lock_orchestration,
 )
 
-__all__ = ["MAX_GATE_TRIES", "claim", "claims_spent", "due", "reap", "remember_terms", "renew", "terms_of"]
+__all__ = ["MAX_GATE_TRIES", "claim", "claims_spent", "due", "reap", "renew"]
 
 MAX_GATE_TRIES = 3
 COUNTED_ENDS = frozenset({"lost", "failed", "cancelled", "unknown", "no_result", "deadline"})
 """Ends of an attempt that use up one of ``max_claims``."""
-
-_terms_by_digest: dict[str, Terms] = {}
-TERMS_KEPT_MAX = 1_000
-
-
-def terms_of(digest: str, data: bytes) -> Terms:
-    """Parsed terms; immutable, so parsed once. Raises ``Damaged``."""
-    known = _terms_by_digest.get(digest)
-    if known is None:
-        known = Terms.from_canonical(json.loads(intact(digest, data)))
-        remember_terms(digest, known)
-    return known
-
-
-def remember_terms(digest: str, terms: Terms) -> None:
-    """Spare this process the parsing of what it has just made."""
-    if len(_terms_by_digest) > TERMS_KEPT_MAX:
-        _terms_by_digest.clear()
-    _terms_by_digest[digest] = terms
 
 
 def claims_spent(tx: Tx, task_row: int) -> int:

@@ -12,8 +12,8 @@ from contracts.states import OPEN_STATES, State
 from contracts.terms import Budget, Delegation, Terms
 from coordinator.store import tables as t
 from coordinator.store.cancelling import descendants
-from coordinator.store.claiming import remember_terms, terms_of
 from coordinator.store.database import Blob, Tx
+from coordinator.store.issued import remember_terms, terms_of
 from coordinator.store.reading import run_is_open
 from coordinator.store.records import Claim, Delegated, NewRun, NewTask
 from coordinator.store.transitions import (

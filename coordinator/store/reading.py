@@ -13,8 +13,8 @@ from contracts.errors import NotFound
 from contracts.requests import Answer
 from contracts.states import OPEN_STATES, State
 from coordinator.store import tables as t
-from coordinator.store.claiming import terms_of
 from coordinator.store.database import AT_ONCE_MAX, Tx, from_micros, intact
+from coordinator.store.issued import terms_of
 from coordinator.store.views import AttemptView, EventView, RequestView, RunState, RunView, TaskView, TurnView
 
 __all__ = [
@@ -176,15 +176,14 @@ def _tasks(tx: Tx, run: Row[Any], superseded: bool, named: ColumnElement[bool] |
     states = {row.key: State(row.state) for row in around if row.is_current}
     views = []
     for row in rows:
-        terms = terms_of(row.digest, row.data)
         own = attempts.get(row.id, [])
-        word, why = _word(tx, row, terms, own, requests[row.key] if row.is_current else [], states)
+        word, why = _word(tx, row, own, requests[row.key] if row.is_current else [], states)
         views.append(
             TaskView(
                 row=row.id, orchestration_row=run.id, run_id=run.run_id, task_id=row.key,
                 contract_version=row.contract_version, is_current=bool(row.is_current),
-                parent_task_id=keys.get(row.parent_id), delegation_id=row.delegation_id, terms=terms,
-                terms_digest=row.digest, state=State(row.state), ready=bool(row.ready), generation=row.generation,
+                parent_task_id=keys.get(row.parent_id), delegation_id=row.delegation_id,
+                _terms=intact(row.digest, row.data), terms_digest=row.digest, state=State(row.state), ready=bool(row.ready), generation=row.generation,
                 owner=row.owner, claim_kind=row.claim_kind,
                 lease_until=None if row.lease_until is None else from_micros(row.lease_until),
                 reason=row.reason, word=word, why=why, attempts=own, requests=requests[row.key],
@@ -209,7 +208,6 @@ def _around(tx: Tx, orchestration_row: int, rows: Sequence[Any]) -> Sequence[Any
 def _word(
     tx: Tx,
     row: Row[Any],
-    terms: Any,
     attempts: Sequence[AttemptView],
     requests: Sequence[RequestView],
     states: Mapping[str, State],
@@ -237,7 +235,7 @@ def _word(
         return "running", ""
     if not row.ready:
         missing = []
-        for need in terms.needs:
+        for need in terms_of(row.digest, row.data).needs:
             state = states.get(need.task)
             if state is State.ACCEPTED or (state is State.PARTIAL and need.partial_ok):
                 continue
@@ -245,7 +243,8 @@ def _word(
         return "blocked", f"needs {', '.join(missing)}"
     if still:
         return "pending", still
-    if last is not None and last.ended in ("lost", "unknown") and terms.resources.effects != "none":
+    unseen = last is not None and last.ended in ("lost", "unknown")
+    if last is not None and unseen and terms_of(row.digest, row.data).resources.effects != "none":
         return "unknown", f"nobody saw the end of attempt {last.number}, and it may have had effects"
     if last is not None and last.decision == "repair_required":
         return "pending", f"attempt {last.number} was sent back for repair"

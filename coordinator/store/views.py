@@ -10,6 +10,7 @@ from typing import Any, Literal
 from contracts.requests import Answer, RequestKind, RequestState
 from contracts.states import State
 from contracts.terms import Terms
+from coordinator.store.issued import terms_of
 
 __all__ = ["AttemptView", "EventView", "RequestView", "RunState", "RunView", "TaskView", "TurnView"]
 
@@ -68,7 +69,7 @@ class TaskView:
     is_current: bool
     parent_task_id: str | None
     delegation_id: str
-    terms: Terms
+    _terms: bytes
     terms_digest: str
     state: State
     ready: bool
@@ -84,6 +85,10 @@ class TaskView:
     charged_micro_usd: int = 0
     """Of its budget, with all that was delegated below it; the worst case of what is not settled."""
     charged_tokens: int = 0
+
+    @property
+    def terms(self) -> Terms:
+        return terms_of(self.terms_digest, self._terms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,10 @@ def play(make_broker: MakeBroker, make_assignment: MakeAssignment, ws: Path) -> 
     """Runs a script over a workspace with one file; gives its result and the broker."""
     (ws / "f").write_text("text")
 
-    def run(script: Any, *, terms: dict[str, Any] | None = None, **fields: Any) -> tuple[Result, Broker]:
-        broker = make_broker(base={"f": b"text"})
+    def run(
+        script: Any, *, tools: tuple[str, ...] = (), terms: dict[str, Any] | None = None, **fields: Any
+    ) -> tuple[Result, Broker]:
+        broker = make_broker(*tools, base={"f": b"text"})
         full = {"workspace": "directory", "resources": {"tools": ["read_file", "write_file"]}, **(terms or {})}
         assignment = make_assignment(terms=full, broker=broker, **fields)
         return ScriptedRuntime(lambda: script, "script.py:play").run(assignment), broker
@@ -76,7 +78,7 @@ def test_it_sees_the_text_and_the_tools_and_nothing_else(play: Play) -> None:
         views.append(view)
         yield DONE
 
-    play(script, terms={"objective": "Count the callers."})
+    play(script, tools=("read_file", "write_file"), terms={"objective": "Count the callers."})
     (view,) = views
     assert set(View.__slots__) == {"assignment_text", "tools"}
     assert "Count the callers." in view.assignment_text
