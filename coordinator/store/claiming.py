@@ -166,10 +166,12 @@ def _take_back_work(tx: Tx, row: Row[Any], why: str) -> None:
         .where(t.attempt.c.task_id == row.id, t.attempt.c.generation == row.generation, t.attempt.c.ended.is_(None))
         .values(ended="lost")
     )
-    back_or_failed(
+    taken = back_or_failed(
         tx, "lost", terms, lambda values, reason: _taken_back(row, values, reason), "same_claim", why,
         waits=bool(questions),
     )  # fmt: skip
+    if taken is None:
+        return  # ended a moment ago, with its parent
     for question in questions:
         open_request(tx, row.orchestration_id, row.id, question)
     refresh_ready(tx, row.orchestration_id, task_row=row.id)  # what it needs may have been replaced meanwhile

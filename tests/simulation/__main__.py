@@ -4,35 +4,11 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from tests.simulation.simulation import play
-from tests.simulation.snapshot import Violation
-
-
-def memory() -> Path | None:
-    """Where files cost no disk, if there is such a place."""
-    place = Path("/dev/shm")
-    return place if place.is_dir() else None
-
-
-def played(seed: int, *, trace: bool = False) -> str | None:
-    """What is wrong with a seed; None: nothing."""
-    folder = Path(tempfile.mkdtemp(prefix=f"simulation-{seed}-", dir=memory()))
-    try:
-        play(seed, folder, trace=print if trace else None)
-    except Violation as error:
-        return str(error)
-    except Exception as error:
-        return f"seed {seed}: {type(error).__name__}: {error}"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return None
+from tests.simulation.playing import played
 
 
 def results(seeds: range, processes: int) -> Iterator[str | None]:

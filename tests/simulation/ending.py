@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from tests.simulation.effects import Outside
 from tests.simulation.snapshot import FINAL, Reader, Row, Snapshot, Violation
 
 __all__ = ["check_the_end", "is_active", "is_over"]
@@ -19,7 +20,7 @@ def is_over(seen: Snapshot) -> bool:
     return not is_active(seen) and all(row["state"] != "open" for row in seen.requests.values())
 
 
-def check_the_end(seen: Snapshot, reader: Reader, *, quiet: bool) -> None:
+def check_the_end(seen: Snapshot, reader: Reader, outside: Outside, *, quiet: bool) -> None:
     """Every task has ended, or can never start. ``quiet``: nothing went wrong, so all is accepted, each at its first
     attempt."""
     if not seen.runs:
@@ -31,6 +32,10 @@ def check_the_end(seen: Snapshot, reader: Reader, *, quiet: bool) -> None:
             raise Violation(f"[3] task {task} is {row['state']}, though nothing went wrong")
         if quiet and len(seen.attempts_of(task)) != 1:
             raise Violation(f"[1] task {task} took several attempts, though nothing went wrong")
+    for number, spent in outside.spent.items():
+        row = seen.charges[number]
+        if spent.micro_usd > row["micro_usd"] or spent.tokens > row["tokens"]:
+            raise Violation(f"[7] more was spent than charge {number} says")
     if reader.rows("PRAGMA foreign_key_check"):
         raise Violation("[4] a row names what is not there")
     for document in reader.rows("SELECT digest, data FROM document"):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.acceptance import Acceptance
 from tests.simulation.snapshot import FINAL, Call, Reader, Row, Snapshot, Violation
+from tests.simulation.spending import EVENTS, Spending
 
 __all__ = ["Observer"]
 
@@ -64,6 +65,8 @@ class Model:
     kind: str | None = None
     lease_until: int | None = None
     steps: int = 0
+    tries: int | None = 0
+    """Of judging; None where these events do not say."""
 
     def free(self) -> None:
         self.owner = self.token = self.kind = self.lease_until = None
@@ -74,8 +77,10 @@ class Observer:
     of a claim is really dead, with all that held its lock."""
 
     def __init__(
-        self, reader: Reader, *, now: Callable[[], int], is_gone: Callable[[str], bool], acceptance: Acceptance
-    ) -> None:
+        self, reader: Reader, *, now: Callable[[], int], is_gone: Callable[[str], bool], acceptance: Acceptance,
+        spending: Spending, unheard: Set[str],
+    ) -> None:  # fmt: skip
+        """``unheard``: tokens of the claims of which nobody was told."""
         self.reader = reader
         self.before = self._before_call = Snapshot()
         self.call: Call | None = None
@@ -83,6 +88,8 @@ class Observer:
         self._now = now
         self._is_gone = is_gone
         self._acceptance = acceptance
+        self._spending = spending
+        self._unheard = unheard
         self._terms: dict[int, dict[str, Any]] = {}
         self._tokens: set[str] = set()
 
@@ -100,6 +107,8 @@ class Observer:
         self._rows(before, after, models, call, now)
         self._attempts(before, after, now)
         self._requests(before, after)
+        self._spending.look(before, after, call, now, lambda task: self._authority(
+            task, models[task], "work", models[task].generation, models, after, call, now))  # fmt: skip
         self._state(after)
         self._acceptance.heads(before, after)
 
@@ -119,7 +128,8 @@ class Observer:
         count = before.documents_count + len(after.documents)
         need(after.documents_count == count, 4, "a document vanished")
         for table, columns in (("attempts", ("manifest_id", "decision_id")), ("requests", ("question_id", "answer_id")),
-                               ("tasks", ("terms_id",)), ("runs", ("document_id",))):  # fmt: skip
+                               ("tasks", ("terms_id",)), ("runs", ("document_id",)),
+                               ("operations", ("arguments_id", "outcome_id"))):  # fmt: skip
             for row in getattr(after, table).values():
                 for column in columns:
                     named = row[column]
@@ -130,7 +140,7 @@ class Observer:
     def _replay(self, before: Snapshot, after: Snapshot, call: Call, now: int) -> dict[int, Model]:
         models = {
             row["id"]: Model(row["state"], row["generation"], row["owner"], row["token"], row["claim_kind"],
-                             row["lease_until"])
+                             row["lease_until"], tries=row["gate_tries"])
             for row in before.tasks.values()
         }  # fmt: skip
         asked = {row["request_id"]: row["task_id"] for row in before.requests.values() if row["state"] == "open"}
@@ -150,7 +160,7 @@ class Observer:
             elif verb in ARROWS:
                 self._transition(event, models, asked, heads, current, before, after, call, now)
             else:
-                known = ("created", "amended", "run_cancelled", "late_result", "stopped")
+                known = ("created", "amended", "run_cancelled", "late_result", "stopped", *EVENTS)
                 need(verb in known, 3, f"an event says {verb!r}")
         return models
 
@@ -204,6 +214,8 @@ class Observer:
             over = model.lease_until is not None and model.lease_until <= now
             proved = model.owner in call.gone and model.owner is not None and self._is_gone(model.owner)
             need(over or proved, 1, f"task {task} was taken from {model.owner}, who lives and whose lease runs")
+        elif self._is_given_back(verb, task, model, call):
+            need(model.token in self._unheard, 1, f"task {task} was given back by {model.owner}, who was told of it")
         elif verb in BY_WORKER or verb == "exhausted":
             self._authority(task, model, "work", event["generation"], models, after, call, now)
         elif verb in BY_GATE or (verb == "rejected" and call.verb != "answer"):
@@ -217,6 +229,13 @@ class Observer:
         if verb == "repair_required":
             repairs = sum(a["decision"] == "repair_required" for a in after.attempts_of(task))
             need(repairs <= limits["max_repairs"], 11, f"task {task} was sent back {repairs} times")
+        if verb == "gate_claimed" and model.tries is not None:
+            model.tries += 1
+        elif self._is_given_back(verb, task, model, call):
+            if verb == "gate_released" and model.tries is not None:
+                model.tries -= 1
+        elif verb not in ("claimed", "lost", "gate_lost"):
+            model.tries = None
         if verb in TAKES:
             model.generation += 1
             model.owner, model.token = event["owner"], None
@@ -229,6 +248,11 @@ class Observer:
         if target in FINAL:
             for request in [request for request, of in asked.items() if of == task]:
                 del asked[request]
+
+    def _is_given_back(self, verb: str, task: int, model: Model, call: Call) -> bool:
+        """Its owner does not know of the claim, and says so by what it knows of."""
+        mine = call.held is not None and model.owner is not None and model.owner == call.owner
+        return mine and verb in ("released", "gate_released") and model.token not in call.tokens.get(task, ())
 
     def _may_start(self, task: int, models: dict[int, Model], current: set[int], after: Snapshot) -> None:
         row = after.tasks[task]
@@ -272,7 +296,10 @@ class Observer:
                 if row["number"] <= attempt["number"]:
                     spent = 0 if row["ended"] == "submitted" else spent + (row["ended"] in (*SPENDS, "lost"))
             limit = limits["max_claims"]
-            need((spent >= limit) == (verb == "exhausted"), 11, f"{spent} of {limit} claims spent, and it was {verb}")
+            # Nobody knows yet what it has done outside, so it has not failed.
+            waits = any(row["task_id"] == task and row["state"] == "sent" for row in after.operations.values())
+            over = spent >= limit and not waits
+            need(over == (verb == "exhausted"), 11, f"{spent} of {limit} claims spent, and it was {verb}")
 
     # -- rows before and after -----------------------------------------------------------------------------------
 
@@ -294,11 +321,15 @@ class Observer:
                 self._renewed(task, row, model, call, now)
             if old is not None:
                 need(row["row_version"] == old["row_version"] + model.steps, 3, f"row version of task {task}")
+                known = model.steps == 0 or model.tries in (None, row["gate_tries"])
+                need(known, 11, f"task {task} was judged {model.tries} times, and {row['gate_tries']} are counted")
                 fixed = ("orchestration_id", "key", "contract_version", "parent_id", "delegation_id", "terms_id")
                 need(all(row[c] == old[c] for c in fixed), 6, f"task {task} became another one")
                 if old["state"] in FINAL:
                     changed = {c for c in row.keys() if row[c] != old[c]}  # noqa: SIM118 - a row has no items
-                    need(changed <= {"is_current"}, 6, f"{sorted(changed)} of task {task} changed after its end")
+                    settled = {"charged_micro_usd", "charged_tokens"} if call.verb == "settle" else set()
+                    changed -= {"is_current", *settled}
+                    need(not changed, 6, f"{sorted(changed)} of task {task} changed after its end")
 
     def _renewed(self, task: int, row: Row, model: Model, call: Call, now: int) -> None:
         need(call.verb == "renew", 1, f"{call.verb} moved the lease of task {task}")

@@ -143,6 +143,7 @@ def choose_behaviour(
 
 
 Delegate = Callable[[Assignment, int], None]
+Spend = Callable[[Assignment], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +160,12 @@ class SimulatedRuntime:
     """Implements ``agents.runtimes.Runtime``: a program (killed when told to stop), a function in a thread (which
     nothing can stop), or an async function."""
 
-    def __init__(self, behaviour: Behaviour, git: Git, delegate: Delegate) -> None:
+    def __init__(
+        self, behaviour: Behaviour, git: Git, delegate: Delegate, spend: Spend, cost_usd: float | None
+    ) -> None:
         self._behaviour = behaviour
+        self._spend = spend
+        self._cost_usd = cost_usd
         self._git = git
         self._delegate = delegate
         self.kills = behaviour.kind == "program"
@@ -190,6 +195,10 @@ class SimulatedRuntime:
             raise CoordinatorError("the program was ended")
         if told and plan.obeys is not None:
             return assignment.cancelled()
+        return self._ended(assignment).model_copy(update={"cost_usd": self._cost_usd})
+
+    def _ended(self, assignment: Assignment) -> Result:
+        plan = self._behaviour
         output = {"n": -1 if plan.ends == "bad" else 1, "of": "the same" if plan.same else assignment.child_run_id}
         match plan.ends:
             case "completed" | "bad":
@@ -215,6 +224,7 @@ class SimulatedRuntime:
             await asyncio.sleep(left_s / 4)
             left_s -= left_s / 4
             await asyncio.to_thread(self._delegate, assignment, number)
+        await self._spend(assignment)
         if assignment.workspace is not None and plan.writes:
             self._git.written[assignment.workspace].update(self._writes(assignment))
         slice_s = max(left_s / 4, 0.25)

@@ -13,7 +13,7 @@ from contracts.errors import NotFound, Refused, StaleClaim
 from coordinator.launch import plan_launch
 from coordinator.store.records import Done, NewTask
 from tests.simulation.snapshot import FINAL, Snapshot
-from tests.simulation.stores import AnnouncingStore, Said
+from tests.simulation.stores import AnnouncingStore, Said, judge_late
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -111,7 +111,7 @@ async def storm(simulation: Simulation) -> None:
     plan, chance = simulation.plan, simulation.chance
     acts = [
         *[stop_worker] * plan.stops, *[step_clock] * plan.clock_steps, *[repeat] * plan.repeats,
-        *[cancel] * plan.cancels, *[amend] * plan.amends,
+        *[cancel] * plan.cancels, *[amend] * plan.amends, *[repeat_several] * (plan.mixes // 3),
     ]  # fmt: skip
     began = simulation.loop.now
     events = sorted((chance.uniform(0, plan.fault_s), number) for number in range(len(acts)))
@@ -214,6 +214,32 @@ async def repeat(simulation: Simulation) -> None:
         else:
             parent, items = chance.choice(history.delegated)
             store.delegate(parent.orchestration_row, items, parent=parent)
+
+    await as_process(simulation, "late", act)
+
+
+async def repeat_several(simulation: Simulation) -> None:
+    """Several calls that were made come again in one list, some of them twice, some with a token made up."""
+    extra = simulation.extra
+    verb = extra.choice(["submit", "end", "decide", "renew"])
+    made = [said for said in simulation.history.said if verb in (said.verb, "renew")]
+    if not made:
+        return
+    several = [simulation.perhaps_forged(said) for said in extra.choices(made, k=extra.randint(2, 6))]
+
+    def act(simulation: Simulation, store: AnnouncingStore) -> None:
+        simulation.say(f"{len(several)} late: {verb}")
+        if verb == "renew":
+            history = simulation.history
+            living = [claim for claim in history.claims.values() if claim.token not in history.unheard][-3:]
+            store.renew([*(said.item.claim for said in several), *living])
+            return
+        before = tasks(simulation)
+        answers = getattr(store, verb)([said.item for said in several])
+        for said, answer in zip(several, answers, strict=True):
+            judge_late(said, answer, simulation.fail)
+        if all(isinstance(answer, StaleClaim) or getattr(answer, "repeated", False) for answer in answers):
+            expect(simulation, tasks(simulation) == before, f"late calls of {verb} changed a task")
 
     await as_process(simulation, "late", act)
 

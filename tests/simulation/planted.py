@@ -18,7 +18,7 @@ from coordinator.store import tables as t
 from coordinator.store.database import Database, Tx
 from tests.simulation.outside import Git
 
-__all__ = ["PLANTED"]
+__all__ = ["PLANTED", "planted"]
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTED: dict[str, tuple[str, dict[str, Any], Plant]] = {}
@@ -92,7 +92,7 @@ def delegating_asks_for_no_live_claim(patch: pytest.MonkeyPatch) -> None:
 
 @planted(r"\[3\] the work does not end")
 def lost_claims_are_never_taken_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(claiming, "reap", lambda tx, *, gone=(): None)
+    patch.setattr(claiming, "reap", lambda tx, **more: None)
 
 
 # -- facts, and calls that come again --------------------------------------------------------------------------------

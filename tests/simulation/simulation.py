@@ -9,20 +9,22 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from sqlalchemy import Update
 
 import coordinator.children
 import coordinator.gating
 import coordinator.launch
 import coordinator.leases
+import coordinator.outages
 import coordinator.sources
 import coordinator.worker
 import coordinator.workplaces
@@ -33,23 +35,27 @@ from coordinator.home import Home
 from coordinator.leases import LeaseKeeper
 from coordinator.locks import OwnerLock
 from coordinator.runtimes import load_agents
-from coordinator.store import TaskStore
-from coordinator.store.database import to_micros
-from coordinator.store.records import NewTask
+from coordinator.store import TaskStore, claiming, transitions
+from coordinator.store.database import Tx, to_micros
+from coordinator.store.records import Claim, NewTask
 from coordinator.worker import Worker
 from tests.simulation import people, threads
 from tests.simulation.acceptance import Acceptance
+from tests.simulation.effects import Outside, Spender
 from tests.simulation.ending import check_the_end, is_active, is_over
 from tests.simulation.invariants import Observer
 from tests.simulation.loop import Crash, Process, StuckError, VirtualLoop, current, dispose
 from tests.simulation.outside import Git, SimulatedRuntime, choose_behaviour
 from tests.simulation.plan import Plan, child_terms, orchestration
 from tests.simulation.snapshot import Reader, Violation
-from tests.simulation.stores import AnnouncingStore, History
+from tests.simulation.spending import Spending
+from tests.simulation.stores import AnnouncingStore, History, Said, forged
 
 __all__ = ["Simulation", "play"]
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+OFTEN = ("model_", "operation_", "reserve.", "settle.", "prepare_operation.", "send_operation.", "settle_operation.")
+"""Points that are reached seldom."""
 PATIENCE_S = 900.0
 """How long after the last fault the work may take to end."""
 
@@ -68,7 +74,9 @@ def play(seed: int, folder: Path, *, trace: Callable[[str], None] | None = None,
 class Simulation:
     def __init__(self, seed: int, folder: Path, trace: Callable[[str], None] | None = None, **focus: Any) -> None:
         self.chance = random.Random(seed)
-        self.plan = dataclasses.replace(Plan.of(self.chance), **focus)
+        self.extra = random.Random(f"{seed} extra")
+        """For what came later, so that seeds that were kept for what they found still say the same without it."""
+        self.plan = dataclasses.replace(Plan.of(self.chance, self.extra), **focus)
         self.folder = folder
         self.loop = VirtualLoop(self.chance, job_delay_s=self.plan.job_delay_s)
         self.file = folder / "store.db"
@@ -78,9 +86,13 @@ class Simulation:
         self.violation: Violation | None = None
         self.steps: list[str] = []
         self.calm = False
+        self.fallbacks = 0
+        """How many statements for many rows were undone, and run one by one."""
         self._trace = trace
         self._offset_s = 0.0
         self._crashes_left = self.plan.crashes
+        self._mixes_left, self._lost_left = self.plan.mixes, self.plan.lost_answers
+        self._begun: set[str] = set()
         self._ids = random.Random(seed + 1)
         self._deaths: dict[Process, asyncio.Future[None]] = {}
         self._locks: dict[Process, OwnerLock] = {}
@@ -126,7 +138,8 @@ class Simulation:
     def open_store(self, process: Process) -> AnnouncingStore:
         store = self._stores[process] = AnnouncingStore(
             self.home.url, self.home.folder, clock=self.wall, new_id=self.new_id, observer=self.observer,
-            observe=self.observe, history=self.history,
+            observe=self.observe, history=self.history, mixed=self._mixed, loses_answer=self._loses_answer,
+            fail=self.fail,
         )  # fmt: skip
         return store
 
@@ -171,7 +184,7 @@ class Simulation:
 
     # -- watching ------------------------------------------------------------------------------------------------
 
-    def fail(self, problem: BaseException | str | None) -> None:
+    def fail(self, problem: BaseException | str | None) -> NoReturn:
         """The first problem ends the simulation."""
         if self.violation is None:
             text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
@@ -195,9 +208,34 @@ class Simulation:
         if process is None:
             return
         self.say(f"{point} {task_id or ''}{f' {attempt}' if attempt else ''}")
-        if self._crashes_left > 0 and not self.calm and self.chance.random() < self.plan.crash_chance:
+        often = 6 if point.startswith(OFTEN) else 1
+        if self._crashes_left > 0 and not self.calm and self.chance.random() < often * self.plan.crash_chance:
             self._die(process, point)
             raise Crash
+
+    # -- what is late, or lost -----------------------------------------------------------------------------------
+
+    def _mixed(self, verbs: Sequence[str]) -> dict[str, list[Said]]:
+        """Late calls that come together with new ones of these verbs: said before, or with a token made up."""
+        found: dict[str, list[Said]] = {}
+        for verb in verbs:
+            old = [said for said in self.history.said[-40:] if said.verb == verb and said.outcome is not None]
+            if old and self._mixes_left > 0 and not self.calm and self.extra.random() < 0.6:
+                self._mixes_left -= 1
+                several = self.extra.choices(old, k=self.extra.randint(1, 2))
+                found[verb] = [self.perhaps_forged(said) for said in several]
+                self.say(f"{len(found[verb])} late: {verb}")
+        return found
+
+    def perhaps_forged(self, said: Said) -> Said:
+        return said if self.extra.random() < 0.5 else forged(said)
+
+    def _loses_answer(self) -> bool:
+        loses = self._lost_left > 0 and not self.calm and self.extra.random() < 0.15
+        if loses:
+            self._lost_left -= 1
+            self.say("the answer is lost")
+        return loses
 
     # -- the play ------------------------------------------------------------------------------------------------
 
@@ -206,8 +244,11 @@ class Simulation:
         shutil.copyfile(_template(), self.file)
         reader = Reader(self.file)
         self.git = Git(self.fail)
-        self.observer = Observer(reader, now=lambda: to_micros(self.wall()), is_gone=self.is_gone,
-                                 acceptance=Acceptance(reader, self.git))  # fmt: skip
+        self.outside = Outside(reader, self.fail)
+        self.observer = Observer(
+            reader, now=lambda: to_micros(self.wall()), is_gone=self.is_gone,
+            acceptance=Acceptance(reader, self.git), spending=Spending(self.outside.ends), unheard=self.history.unheard,
+        )  # fmt: skip
         self.loop.set_exception_handler(self._unhandled)
         try:
             with pytest.MonkeyPatch.context() as patch, crash_points.armed(self.reached):
@@ -237,7 +278,7 @@ class Simulation:
     def _end(self, reader: Reader) -> None:
         try:
             self.observer.look()
-            check_the_end(self.observer.before, reader, quiet=self.plan.quiet)
+            check_the_end(self.observer.before, reader, self.outside, quiet=self.plan.quiet)
         except Violation as problem:
             self.violation = problem
 
@@ -251,8 +292,12 @@ class Simulation:
         """Everything outside of the store, the scheduler and the gate is the simulation's: time, threads, git,
         children."""
         clock = SimpleNamespace(monotonic=self.loop.time)
-        for module in (coordinator.worker, coordinator.children):
+        for module in (coordinator.worker, coordinator.children, coordinator.outages):
             patch.setattr(module, "time", clock)
+        patch.setattr(coordinator.outages.LOGGER, "disabled", True)
+        counted = partial(self._run_guarded, transitions.run_guarded)
+        for verbs in (transitions, claiming):
+            patch.setattr(verbs, "run_guarded", counted)
         patch.setattr(coordinator.leases, "threading", threads.of(self.loop))
         patch.setattr(coordinator.children, "in_own_thread", lambda function, name: asyncio.to_thread(function))
         patch.setattr(coordinator.worker, "LeaseKeeper", partial(LeaseKeeper, monotonic=self.loop.time))
@@ -266,6 +311,11 @@ class Simulation:
         patch.setattr(coordinator.launch, "fetch_source", lambda *args, **more: None)
         patch.setattr(coordinator.launch, "refuse_unfit_place", lambda *args: None)
         patch.setattr(load_agents(), "build_runtime", self._runtime)
+
+    def _run_guarded(self, real: Any, tx: Tx, statement: Update, rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+        made: list[bool] = real(tx, statement, rows)
+        self.fallbacks += len(rows) > 1 and not all(made)
+        return made
 
     def _lock(self, folder: Path, owner: str) -> OwnerLock:
         process = current.get()
@@ -282,7 +332,8 @@ class Simulation:
         return lock
 
     def _runtime(self, *_: Any, place: Any, **__: Any) -> SimulatedRuntime:
-        limits = self.history.claims[place.scratch.name].terms.limits
+        claim = self.history.claims[place.scratch.name]
+        limits = claim.terms.limits
         trouble = 0.0 if self.calm else self.plan.trouble
         behaviour = choose_behaviour(
             self.chance, trouble=trouble, lease_s=limits.lease_s, deadline_s=limits.deadline_s,
@@ -290,7 +341,24 @@ class Simulation:
         )  # fmt: skip
         process = current.get()
         assert process is not None
-        return SimulatedRuntime(behaviour, self.git, partial(self._delegate, self._stores[process]))
+        self._begins(claim)
+        store = self._stores[process]
+        cost_usd = round(self.extra.uniform(0, 0.04), 6) if self.extra.random() < 0.7 else None
+        return SimulatedRuntime(
+            behaviour, self.git, partial(self._delegate, store), partial(self._spend, store, claim, trouble),
+            cost_usd if claim.terms.budget.max_cost_usd is not None else None,
+        )  # fmt: skip
+
+    def _begins(self, claim: Claim) -> None:
+        if claim.token in self.history.unheard:
+            self.fail(f"[1] work on {claim.task_id} began under a claim of which nobody was told")
+        if claim.child_run_id in self._begun:
+            self.fail(f"[1] attempt {claim.attempt} at {claim.task_id} began twice")
+        self._begun.add(claim.child_run_id)
+
+    async def _spend(self, store: TaskStore, claim: Claim, trouble: float, assignment: Assignment) -> None:
+        if assignment.meter is not None:
+            await Spender(self.outside, store, claim, self.extra, trouble).work(assignment)
 
     def _delegate(self, store: TaskStore, assignment: Assignment, number: int) -> None:
         claim = self.history.claims[assignment.child_run_id]
@@ -334,7 +402,7 @@ class Simulation:
 
     def workflow(self, version: int) -> Any:
         """(the work as authored, its pin)"""
-        return orchestration(self.chance, self.plan, version), self.git.base() if self.plan.source else None
+        return orchestration(self.chance, self.extra, self.plan, version), self.git.base() if self.plan.source else None
 
 
 class _NoReader:

@@ -20,12 +20,17 @@ class Violation(AssertionError):
 
 @dataclass(slots=True)
 class Call:
-    """One call of the store. ``tokens``: task row -> tokens shown for it. ``gone``: owners said to be dead."""
+    """One call of the store. ``tokens``: task row -> tokens shown for it. ``gone``: owners said to be dead. ``held``:
+    tokens that the owner of a tick knows of, where it was asked. ``charge`` and ``amount`` (micro-USD, tokens): what is
+    charged or settled."""
 
     verb: str
     owner: str = ""
     tokens: Mapping[int, set[str]] = field(default_factory=dict)
     gone: frozenset[str] = frozenset()
+    held: frozenset[str] | None = None
+    charge: int | None = None
+    amount: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -38,6 +43,8 @@ class Snapshot:
     requests: dict[int, Row] = field(default_factory=dict)
     needs: dict[int, list[Row]] = field(default_factory=dict)
     workspaces: dict[int, Row] = field(default_factory=dict)
+    charges: dict[int, Row] = field(default_factory=dict)
+    operations: dict[int, Row] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
     documents: list[Row] = field(default_factory=list)
     documents_count: int = 0
@@ -91,6 +98,8 @@ class Reader:
             requests=by_id("request"),
             needs=needs,
             workspaces=by_id("workspace", "attempt_id"),
+            charges=by_id("charge"),
+            operations=by_id("operation"),
             events=self.rows("SELECT * FROM event WHERE id > ? ORDER BY id", self._event),
             documents=self.rows("SELECT * FROM document WHERE id > ? ORDER BY id", self._document),
             documents_count=self.rows("SELECT count(*) FROM document")[0][0],

@@ -5,19 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
 from sqlalchemy import Engine
 
+from contracts.errors import StaleClaim, StoreUnavailable
+from contracts.ports import Worst
 from coordinator.store import TaskStore, Tick, TickOutcome
-from coordinator.store.records import Claim, Ending, Submission, Verdict
+from coordinator.store.database import Blob
+from coordinator.store.operating import Settled
+from coordinator.store.records import Claim, Done, Ending, HeadMoved, Submission, Verdict
 from tests.simulation.invariants import Observer
 from tests.simulation.snapshot import Call
 
-__all__ = ["AnnouncingStore", "History", "Said"]
+__all__ = ["AnnouncingStore", "History", "Said", "forged", "judge_late"]
 
 _first: list[Engine] = []
+MADE_UP = "f" * 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +34,31 @@ class Said:
     outcome: Any
 
 
+def forged(said: Said) -> Said:
+    """The same call with a token that was made up."""
+    return Said(said.verb, replace(said.item, claim=replace(said.item.claim, token=MADE_UP)), StaleClaim("made up"))
+
+
+def judge_late(said: Said, answer: Any, fail: Callable[[str], NoReturn]) -> None:
+    """A call that was answered before: it gets its first answer; with another token it is never new work."""
+    repeated = isinstance(answer, Done) and answer.repeated
+    if said.item.claim.token == MADE_UP:
+        if not (repeated or isinstance(answer, StaleClaim | HeadMoved)):
+            fail(f"[2] a forged {said.verb} was taken: {answer}")
+    elif isinstance(said.outcome, Done):
+        stays = said.verb == "decide" and said.item.decision.decision in ("not_judged", "waiting")
+        if answer != replace(said.outcome, repeated=True) and not (stays and isinstance(answer, StaleClaim)):
+            fail(f"[2] {said.verb}: {said.outcome}, then {answer}")
+
+
 @dataclass(slots=True)
 class History:
     said: list[Said] = field(default_factory=list)
     claims: dict[str, Claim] = field(default_factory=dict)
     """By child run id, the claims to work."""
     delegated: list[tuple[Claim, Any]] = field(default_factory=list)
+    unheard: set[str] = field(default_factory=set)
+    """Tokens of claims that were committed, and nobody was told."""
 
 
 def _tokens(claims: Sequence[Claim]) -> dict[int, set[str]]:
@@ -45,10 +69,18 @@ def _tokens(claims: Sequence[Claim]) -> dict[int, set[str]]:
 
 
 class AnnouncingStore(TaskStore):
-    """What a simulated process opens. ``observe``: look at the database, and end the simulation if it is wrong."""
+    """What a simulated process opens. ``observe``: look at the database, and end the simulation if it is wrong.
 
-    def __init__(self, *args: Any, observer: Observer, observe: Callable[[], None], history: History, **options: Any):
+    ``mixed``: late calls that come with new ones, by verb. ``loses_answer``: whether the answer to a tick is lost.
+    """
+
+    def __init__(
+        self, *args: Any, observer: Observer, observe: Callable[[], None], history: History,
+        mixed: Callable[[Sequence[str]], dict[str, list[Said]]], loses_answer: Callable[[], bool],
+        fail: Callable[[str], NoReturn], **options: Any,
+    ) -> None:  # fmt: skip
         self._observer, self._observe, self._history = observer, observe, history
+        self._mixed, self._loses_answer, self._fail = mixed, loses_answer, fail
         super().__init__(*args, **options)
         # Statements are put together once for all seeds, rather than once for each process that is simulated.
         engine = self._db.engine
@@ -66,26 +98,41 @@ class AnnouncingStore(TaskStore):
             self._observer.call = None
 
     def tick(self, owner: str, tick: Tick, *, runs: Sequence[int] | None = None) -> TickOutcome:
-        lists = {"submit": tick.submissions, "end": tick.endings, "decide": tick.verdicts}
-        items: list[tuple[str, Submission | Ending | Verdict]] = [
-            (verb, item) for verb, some in lists.items() for item in some
-        ]
-        outcomes: dict[str, Sequence[Any]] = {verb: [None] * len(some) for verb, some in lists.items()}
+        lists: dict[str, Sequence[Submission | Ending | Verdict]] = {
+            "submit": tick.submissions, "end": tick.endings, "decide": tick.verdicts,
+        }  # fmt: skip
+        outcomes: dict[str, list[Any]] = {verb: [None] * len(some) for verb, some in lists.items()}
+        late = self._mixed([verb for verb, some in lists.items() if some])
+        sent: dict[str, list[Any]] = {
+            verb: [*(said.item for said in late.get(verb, ())), *some] for verb, some in lists.items()
+        }
+        mixed = replace(tick, submissions=sent["submit"], endings=sent["end"], verdicts=sent["decide"])
+        held = frozenset(tick.held) if tick.held is not None else None
         try:
-            claims = [item.claim for _, item in items]
-            with self._calling("tick", claims, owner=owner, gone=frozenset(tick.gone)):
-                done = super().tick(owner, tick, runs=runs)
-            outcomes = {"submit": done.submissions, "end": done.endings, "decide": done.verdicts}
+            claims = [item.claim for some in sent.values() for item in some]
+            with self._calling("tick", claims, owner=owner, gone=frozenset(tick.gone), held=held):
+                done = super().tick(owner, mixed, runs=runs)
+            self._history.claims.update({claim.child_run_id: claim for claim in done.claims if claim.kind == "work"})
+            if self._loses_answer():
+                self._history.unheard |= {claim.token for claim in done.claims}
+                raise StoreUnavailable("the answer is lost")
+            given: dict[str, list[Any]] = {"submit": done.submissions, "end": done.endings, "decide": done.verdicts}
+            for verb, earlier in late.items():
+                for said, answer in zip(earlier, given[verb], strict=False):
+                    judge_late(said, answer, self._fail)
+                del given[verb][: len(earlier)]
+            outcomes = given
         finally:
             for verb, some in lists.items():
                 pairs = zip(some, outcomes[verb], strict=True)
                 self._history.said += [Said(verb, item, outcome) for item, outcome in pairs]
-        self._history.claims.update({claim.child_run_id: claim for claim in done.claims if claim.kind == "work"})
         return done
 
     def renew(self, claims: Sequence[Claim]) -> Any:
-        with self._calling("renew", claims):
-            return super().renew(claims)
+        late = self._mixed(["end"]).get("end", []) if claims else []
+        tried = [*(said.item.claim for said in late), *claims]
+        with self._calling("renew", tried):
+            return super().renew(tried)[len(late) :]
 
     def submit(self, items: Sequence[Submission]) -> Any:
         with self._calling("submit", [item.claim for item in items]):
@@ -120,6 +167,26 @@ class AnnouncingStore(TaskStore):
     def answer(self, request_id: str, **more: Any) -> Any:
         with self._calling("answer"):
             return super().answer(request_id, **more)
+
+    def reserve(self, claim: Claim, worst: Worst) -> int:
+        with self._calling("reserve", [claim], amount=(worst.micro_usd, worst.tokens)):
+            return super().reserve(claim, worst)
+
+    def settle(self, charge: int, spent: Worst) -> None:
+        with self._calling("settle", charge=charge, amount=(spent.micro_usd, spent.tokens)):
+            super().settle(charge, spent)
+
+    def prepare_operation(self, claim: Claim, key: str, tool: str, arguments: Blob) -> Settled:
+        with self._calling("prepare_operation", [claim]):
+            return super().prepare_operation(claim, key, tool, arguments)
+
+    def send_operation(self, claim: Claim, row: int) -> None:
+        with self._calling("send_operation", [claim]):
+            super().send_operation(claim, row)
+
+    def settle_operation(self, claim: Claim, row: int, *, ok: bool, outcome: Blob) -> None:
+        with self._calling("settle_operation", [claim]):
+            super().settle_operation(claim, row, ok=ok, outcome=outcome)
 
     def cancel(self, *args: Any, **more: Any) -> int:
         with self._calling("cancel"):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.__main__ import memory
+from tests.simulation.playing import memory
 from tests.simulation.simulation import play, real_threads_forbidden
 
 ROOT = Path(__file__).resolve().parents[2]
