@@ -16,7 +16,7 @@ from contracts.requests import Answer
 from contracts.results import ArtifactEntry, Finding, Result
 from contracts.states import Outcome
 
-__all__ = ["Assignment", "Feedback", "NeededResult"]
+__all__ = ["Assignment", "EarlierOperation", "Feedback", "NeededResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,25 @@ class Feedback:
         return "\n".join([self.reason, *(f"- {finding.check}: {finding.message}" for finding in self.findings)])
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierOperation:
+    """A side effect that an attempt before this one has had or tried, and what came of it: data."""
+
+    tool: str
+    arguments: str
+    """As JSON; a long one is cut."""
+    succeeded: bool
+    outcome: str
+    """What the tool answered, or a person said."""
+
+
 @dataclass(slots=True)
 class Assignment:
     """One attempt at a task.
 
-    ``contract`` is the JSON document; ``needs``, ``inputs`` and ``answers`` are data. A function child returns what
-    ``completed``, ``partial``, ``failed``, ``blocked`` or ``cancelled`` makes; whatever else it returns is no result.
+    ``contract`` is the JSON document; ``needs``, ``inputs``, ``answers`` and ``operations`` are data. A function child
+    returns what ``completed``, ``partial``, ``failed``, ``blocked`` or ``cancelled`` makes; whatever else it returns is
+    no result.
     """
 
     run_id: str
@@ -79,6 +92,8 @@ class Assignment:
     """Where a model's calls are charged; None for a child that is no model."""
     files_of: int | None = None
     """The attempt whose files the workspace begins with; None: its base, or what this conversation has made."""
+    operations: Sequence[EarlierOperation] = ()
+    """What earlier attempts of this task have done outside, newest first."""
     _evidence: list[EvidenceItem] = field(default_factory=list)
     _artifacts: dict[str, ArtifactEntry] = field(default_factory=dict)
     _gaps: list[str] = field(default_factory=list)

@@ -6,7 +6,7 @@ holds it, never widened.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Literal, Self
 
@@ -18,6 +18,7 @@ from contracts.errors import Fault
 from contracts.evidence import EvidenceRequirement
 from contracts.model_specs import McpServer, servers_used
 from contracts.orchestration import Task
+from contracts.prices import Price
 from contracts.scopes import covers
 from contracts.terms import AgentSpec, AnthropicSpec, Budget, Delegation, ModelSpec, OpenAISpec, Resources, Terms
 
@@ -40,6 +41,7 @@ class Grant(StrictModel):
     deadline_at: AwareDatetime | None = None
     agent: AgentSpec | None = None
     mcp_servers: dict[str, McpServer] = {}
+    prices: dict[str, Price] = {}
     acceptance: list[Check] = []
     required_evidence: list[EvidenceRequirement] = []
 
@@ -53,6 +55,7 @@ class Grant(StrictModel):
             deadline_at=deadline_at,
             agent=terms.agent,
             mcp_servers=terms.mcp_servers,
+            prices=terms.prices,
             acceptance=terms.acceptance,
             required_evidence=terms.required_evidence,
         )
@@ -86,6 +89,8 @@ def attenuation_faults(parent: Grant, child: Grant, *, path: str = "resources") 
     if child.agent is not None and not _agent_within(parent.agent, models, child.agent):
         allowed = [parent.agent.label()] if parent.agent else []
         beyond("agent", child.agent.label(), ", ".join(dict.fromkeys([*allowed, *sorted(models)])) or "no model")
+    for model in _priced_otherwise(parent, child):
+        beyond(f"prices.{model}", "another price", "the one that its own contract states, or the known one")
     if parent.agent is not None:
         faults += _checks_beyond(parent, child, path)
     if not _network_within(theirs.network, ours.network):
@@ -128,6 +133,18 @@ def _agent_within(parent: AgentSpec | None, models: Collection[str], child: Agen
         [parent.model] if parent.model is not None else [AnthropicSpec(model=spec.model), OpenAISpec(model=spec.model)]
     )
     return any(type(own) is type(spec) and own.endpoint() == spec.endpoint() for own in reached)
+
+
+def _priced_otherwise(parent: Grant, child: Grant) -> Iterator[str]:
+    """Models that the child would count at another price, by which it would pass the budgets above it.
+
+    A program may state the price of a model for which its own grant states none.
+    """
+    own = child.agent.model if child.agent is not None else None
+    for model in sorted({*child.prices, *child.resources.models, *([own.model] if own is not None else [])}):
+        price = parent.prices.get(model)
+        if child.prices.get(model) != price and not (price is None and parent.agent is None):
+            yield model
 
 
 def _checks_beyond(parent: Grant, child: Grant, path: str) -> list[Fault]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -29,6 +30,7 @@ class LintReport:
 
 
 MODEL_KINDS = ("anthropic", "openai")
+MODEL_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_CIRCLES = 10
 MAX_OVERLAPS = 100
 
@@ -127,6 +129,9 @@ def _lint(task: Task | Terms, prefix: str) -> Iterator[Fault]:
         elif server is None and tool not in TOOLS:
             known = f"known: {', '.join(TOOLS)}, and mcp__SERVER__TOOL"
             yield Fault(f"{prefix}resources.tools[{index}]", f"no tool is called {tool!r}", known)
+        elif task.agent is not None and task.agent.kind in MODEL_KINDS and not MODEL_TOOL_NAME.fullmatch(tool):
+            what = f"models cannot be offered {tool!r:.120}: such a name has at most 64 letters, digits, _ and -"
+            yield Fault(f"{prefix}resources.tools[{index}]", what, "give its server a shorter name, or drop the tool")
     if "run_command" in resources.tools and not resources.commands:
         what = "run_command is granted, but no command is"
         yield Fault(f"{prefix}resources.commands", what, "add 'commands: [[python, -m, pytest]]', or drop run_command")

@@ -264,8 +264,8 @@ class Delegator(Protocol):
         ...
 
     def wait(self, delegation_ids: Sequence[str]) -> Sequence[ChildEnd]:
-        """Wait for the ends of these; meanwhile this child holds no slot of its worker. Raises ``Refused`` when told to
-        stop."""
+        """Wait for the ends of these; meanwhile this child holds no slot of its worker. Once all that are left can go
+        on only when a person answers, these are ``blocked``. Raises ``Refused`` when told to stop."""
         ...
 
 

@@ -48,6 +48,8 @@ class TurnResponse(StrictModel):
     """The model as the provider names it in its answer."""
     provider_request_id: str | None = None
     raw: list[Any]
+    last: str | None = None
+    """Why it was asked for a result and offered nothing else; None: it was offered everything."""
 
 
 class ToolAnswer(StrictModel):

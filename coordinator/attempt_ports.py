@@ -18,6 +18,7 @@ from coordinator.commands import WorkspaceCommands
 from coordinator.delegating import ChildDelegator
 from coordinator.home import Home
 from coordinator.model_ports import AttemptJournal, AttemptMeter, Start, TaskInbox, TaskOperations, patiently
+from coordinator.models import keys_of
 from coordinator.redaction import Redactor
 from coordinator.runtimes import load_agents
 from coordinator.store import TaskStore
@@ -32,11 +33,8 @@ __all__ = ["AttemptPorts", "secret_names"]
 
 def secret_names(terms: Terms) -> list[str]:
     """Variables whose values this attempt must not leave behind: granted ones, and keys of its model and servers."""
-    names = list(terms.resources.credentials)
-    spec = terms.agent.model if terms.agent is not None else None
-    if spec is not None and spec.api_key_env is not None:
-        names.append(spec.api_key_env)
-    return [*names, *(name for server in terms.mcp_servers.values() for name in server.credentials)]
+    keys = keys_of(terms)
+    return [*terms.resources.credentials, *keys.model, *keys.servers]
 
 
 class AttemptPorts:
@@ -96,11 +94,10 @@ class AttemptPorts:
             load_agents()
             from agents.broker import ServerPlace, ToolServers
 
-            keys = [name for server in terms.mcp_servers.values() for name in server.credentials]
             where = ServerPlace(
                 scratch=place.scratch / "servers",
                 cwd=place.working_folder,
-                credentials=_set_here(keys),
+                credentials=_set_here(keys_of(terms).servers),
                 lock_path=lock_path,
             )
             self.servers = ToolServers(terms.mcp_servers, terms.resources.tools, where, signal)

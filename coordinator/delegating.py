@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from coordinator.results import TaskResult, task_results
 from coordinator.store import TaskStore
 from coordinator.store.database import StoreBroken
 from coordinator.store.records import Claim, NewTask
+from coordinator.store.views import TaskView
 from coordinator.workplaces import refuse_unfit_place
 from workspaces import SourcePin
 
@@ -126,7 +128,7 @@ class ChildDelegator:
         return issued.model_copy(update={"input_snapshot": pinned}), files
 
     def _ends(self, names: Mapping[str, str]) -> list[ChildEnd] | None:
-        """How they ended; None while one of them has not. Raises ``NotFound``."""
+        """How they ended, or wait for a person; None while one of them goes on without. Raises ``NotFound``."""
         run = self._store.run(self._claim.orchestration_row)
         tasks = {
             task.task_id: task
@@ -136,10 +138,21 @@ class ChildDelegator:
         unknown = [name for task_id, name in names.items() if task_id not in tasks]
         if unknown:
             raise NotFound(f"no child was delegated as {', '.join(unknown)}")
-        if any(task.state not in FINAL_STATES for task in tasks.values()):
+        questions = {task_id: _question(task) for task_id, task in tasks.items() if task.state not in FINAL_STATES}
+        if None in questions.values():
             return None
         results = task_results(self._store, list(tasks.values()))
-        return [_end(name, results[task_id]) for task_id, name in names.items()]
+        ends = {task_id: _end(name, results[task_id]) for task_id, name in names.items()}
+        for task_id, question in questions.items():
+            # It may never be answered, and the parent's own deadline goes on.
+            ends[task_id] = replace(ends[task_id], word="blocked", reason=question or "")
+        return list(ends.values())
+
+
+def _question(task: TaskView) -> str | None:
+    """What a person is asked before a task can go on; None when it is being worked on, or can be."""
+    asked = [request.question for request in task.requests if request.state == "open"]
+    return asked[0] if asked and task.owner is None else None
 
 
 def _end(name: str, result: TaskResult) -> ChildEnd:

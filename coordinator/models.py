@@ -18,8 +18,10 @@ from contracts.terms import AgentSpec, AnthropicSpec, Terms
 from coordinator.runtimes import load_agents
 
 __all__ = [
+    "Keys",
     "PricedModel",
     "Resolved",
+    "keys_of",
     "missing_keys",
     "price_model",
     "refuse_missing_keys",
@@ -134,18 +136,28 @@ def used_terms(task: Task) -> dict[str, Any]:
     }
 
 
+class Keys(NamedTuple):
+    """Variables that hold the keys of a task's model and of its servers of tools."""
+
+    model: list[str]
+    servers: list[str]
+
+
+def keys_of(terms: Terms) -> Keys:
+    spec = terms.agent.model if terms.agent is not None else None
+    model = [spec.api_key_env] if spec is not None and spec.api_key_env is not None else []
+    return Keys(model, [name for server in terms.mcp_servers.values() for name in server.credentials])
+
+
 def missing_keys(terms: Iterable[Terms], environ: Mapping[str, str] | None = None) -> list[Fault]:
     """Variables that models and servers of tools take their keys from and that are not set: one fault for each."""
     wanted: dict[str, list[str]] = {}
-    of_models = set()
+    of_models: set[str] = set()
     for own in terms:
-        spec = own.agent.model if own.agent is not None else None
-        if spec is not None and spec.api_key_env is not None:
-            wanted.setdefault(spec.api_key_env, []).append(own.task_id)
-            of_models.add(spec.api_key_env)
-        for server in own.mcp_servers.values():
-            for name in server.credentials:
-                wanted.setdefault(name, []).append(own.task_id)
+        keys = keys_of(own)
+        of_models.update(keys.model)
+        for name in [*keys.model, *keys.servers]:
+            wanted.setdefault(name, []).append(own.task_id)
     set_here = os.environ if environ is None else environ
     faults = []
     for name, tasks in wanted.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from contracts.assignment import Assignment, Feedback, NeededResult
+from contracts.assignment import Assignment, EarlierOperation, Feedback, NeededResult
 from contracts.delegation import Binding, render_contract
 from contracts.ports import ArtifactStore, CancelSignal, Tools
 from contracts.requests import Answer
@@ -17,6 +17,7 @@ from coordinator.store import TaskStore
 from coordinator.store import tables as t
 from coordinator.store.database import Tx, from_micros
 from coordinator.store.judging import accepted_results, last_repair
+from coordinator.store.operating import settled_operations
 from coordinator.store.reading import requests_of
 from coordinator.store.records import Claim
 
@@ -29,6 +30,7 @@ class _Seen:
     repair: tuple[int, dict[str, object], str] | None
     answers: Sequence[tuple[str, Answer]]
     others: Sequence[str]
+    operations: Sequence[EarlierOperation]
 
 
 def contract_of(claim: Claim) -> dict[str, object]:
@@ -56,11 +58,12 @@ def build_assignment(
         ]
         names = select(t.task.c.key).where(t.task.c.orchestration_id == claim.orchestration_row, t.task.c.is_current)
         others = [key for key in tx.conn.execute(names.limit(1000)).scalars() if key != claim.task_id]
-        return _Seen(accepted_results(tx, claim), last_repair(tx, claim.task_row), answers, others)
+        done = settled_operations(tx, claim)
+        return _Seen(accepted_results(tx, claim), last_repair(tx, claim.task_row), answers, others, done)
 
     # A first attempt without needs has no past to look up; in a wide fan-out that is nearly every child.
     fresh = claim.attempt == 1 and not claim.terms.needs
-    seen: _Seen = _Seen((), None, (), ()) if fresh else store.read_with(look)
+    seen: _Seen = _Seen((), None, (), (), ()) if fresh else store.read_with(look)
     needs = {}
     for task_id, state, digest in seen.results:
         manifest = json.loads(store.bytes_of(digest))
@@ -94,4 +97,5 @@ def build_assignment(
         tools=tools,
         cancel=cancel,
         artifacts=artifacts,
+        operations=seen.operations,
     )

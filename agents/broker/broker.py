@@ -124,6 +124,10 @@ class Broker:
         """The result of this attempt was sent back: what was done outside until then may be done again."""
         self._outside.since_attempt = since_attempt
 
+    def limit_time(self, time_left_s: Callable[[], float]) -> None:
+        """Programs and servers are waited for no longer than this says, whatever a call asks for."""
+        self._outside.time_left_s = time_left_s
+
     def offered(self) -> list[dict[str, Any]]:
         """``[{name, description, input_schema}]`` of the granted tools. Starts the servers that some of them need.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 from agents.broker.arguments import argument_faults
 from agents.broker.broker import Broker
 from agents.broker.errors import ServerFailed, ToolRefused, Unanswered
+from agents.broker.submitting import as_asked_for, submitting
 from contracts.assignment import Assignment
 from contracts.canonical import sha256_digest, well_formed
 from contracts.errors import CoordinatorError, OperationUnsettled, StaleClaim, StoreUnavailable
@@ -18,7 +20,7 @@ from contracts.evidence import EvidenceItem
 from contracts.ports import ChildEnd
 from contracts.results import Result
 from contracts.states import Outcome
-from contracts.tools import CONTROL_TOOLS, Tool, ToolReply, arguments_of
+from contracts.tools import CONTROL_TOOLS, ToolReply, arguments_of
 
 __all__ = ["ToolLoop"]
 
@@ -36,14 +38,23 @@ class ToolLoop:
     ``StaleClaim``, ``StoreUnavailable``, ``OperationUnsettled``, ``ServerFailed``.
     """
 
-    def __init__(self, assignment: Assignment, broker: Broker) -> None:
+    def __init__(
+        self, assignment: Assignment, broker: Broker, pinned_file: Callable[[str], Path] | None = None
+    ) -> None:
+        """With ``pinned_file``, the path of a pinned file's exact bytes, ``tools`` shows what the checks ask of the
+        output."""
         self._assignment = assignment
+        self._pinned_file = pinned_file
         self._broker = broker
-        self._control = {**CONTROL_TOOLS, "submit_result": _submitting(assignment.contract)}
+        self._control = {**CONTROL_TOOLS, "submit_result": submitting(assignment.contract)}
         self._tools: list[dict[str, Any]] | None = None
         self.result: Result | None = None
         """What was handed in by an accepted ``submit_result``, or *blocked* with the question that nobody has answered
         yet."""
+
+    def limit_time(self, time_left_s: Callable[[], float]) -> None:
+        """What a call waits for from now on, a program or a server, is waited for no longer than this says."""
+        self._broker.limit_time(time_left_s)
 
     def tools(self) -> list[dict[str, Any]]:
         """``[{name, description, input_schema}]`` of the granted tools, then of those that need no grant; the same
@@ -52,9 +63,13 @@ class ToolLoop:
         The first time it starts the servers that some tools need, and blocks for as long. Raises ``ServerFailed``.
         """
         if self._tools is None:
+            control = dict(self._control)
+            if self._pinned_file is not None:
+                asked_for = as_asked_for(control["submit_result"], self._assignment.contract, self._pinned_file)
+                control["submit_result"] = asked_for
             self._tools = self._broker.offered() + [
                 {"name": tool.name, "description": tool.summary, "input_schema": arguments_of(tool)}
-                for tool in self._control.values()
+                for tool in control.values()
             ]
         return self._tools
 
@@ -149,15 +164,6 @@ class ToolLoop:
         "note_gap": _note_gap,
         "submit_result": _submit_result,
     }
-
-
-def _submitting(contract: Mapping[str, Any]) -> Tool:
-    """``submit_result`` with the outcomes that this contract knows, and with the fields of a piece of evidence."""
-    tool = CONTROL_TOOLS["submit_result"]
-    known = (*contract["result_protocol"]["submitted_states"], Outcome.BLOCKED)
-    outcomes = [outcome for outcome in tool.properties["outcome"]["enum"] if outcome in known]
-    evidence = {"type": "array", "items": EvidenceItem.model_json_schema()}
-    return tool._replace(properties={**tool.properties, "outcome": {"enum": outcomes}, "evidence": evidence})
 
 
 def _as_text(tool: str, value: Any) -> str:

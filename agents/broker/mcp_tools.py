@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import math
 import re
 import threading
 from collections.abc import Collection, Coroutine, Mapping
@@ -128,14 +129,14 @@ class ToolServers:
                     raise
             return self._tools
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+    def call(self, name: str, arguments: Mapping[str, Any], time_left_s: float = math.inf) -> str:
         """What the tool says, as text. Raises ``ToolRefused`` with what it says when it failed, ``OutcomeUnknown``,
         ``ServerFailed``."""
         self.tools()
         server = mcp_server_of(name)
         assert server is not None
         session = self._sessions[server]
-        call = session.call(_tool_name(name), dict(arguments), self._call_limit_s)
+        call = session.call(_tool_name(name), dict(arguments), min(self._call_limit_s, time_left_s))
         try:
             return self._loop.run(call, self._cancel)
         except _Stopped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 import time
 from collections import Counter
@@ -56,6 +57,7 @@ class Outside:
         self.since_attempt = 0
         """The attempt whose result was sent back last: what was done before it may be done again."""
         self.processes: list[ProcessRecord] = []
+        self.time_left_s: Callable[[], float] = lambda: math.inf
 
     def run_command(
         self, key: str | None, command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S
@@ -70,10 +72,11 @@ class Outside:
             raise ToolRefused("no argument can hold a zero byte or half a surrogate pair")
         runner = _present(self._runner, "run_command", "runs programs")
         _refuse_on_a_loop("run_command")
+        time_left_s = self._time_for("run_command")
 
         def send() -> str:
             started_at, started_s = self._clock().isoformat(), time.monotonic()
-            exit_status, output = runner(words, timeout_s)
+            exit_status, output = runner(words, min(timeout_s, time_left_s))
             output = well_formed(output)
             record = ProcessRecord(
                 argv=words, how="exited" if exit_status is not None else "killed", exit_status=exit_status,
@@ -114,10 +117,17 @@ class Outside:
     def call_server(self, key: str | None, name: str, arguments: Mapping[str, Any]) -> str:
         servers = self.servers_for(name)
         _refuse_on_a_loop(name)
-        return self._done(key, name, arguments, lambda: servers.call(name, arguments))
+        time_left_s = self._time_for(name)
+        return self._done(key, name, arguments, lambda: servers.call(name, arguments, time_left_s))
 
     def servers_for(self, name: str) -> ToolServers:
         return _present(self._servers, name, "talks to servers of tools")
+
+    def _time_for(self, tool: str) -> float:
+        left_s = self.time_left_s()
+        if left_s <= 0:
+            raise ToolRefused(f"no time is left for {tool}: hand in what there is")
+        return left_s
 
     def _done(self, key: str | None, tool: str, arguments: Mapping[str, Any], send: Callable[[], str]) -> str:
         """Sent at once; where effects are declared, as an operation, whose first outcome is found again by its key."""

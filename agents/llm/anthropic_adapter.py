@@ -6,6 +6,7 @@ from typing import Any
 
 import anthropic
 
+from agents.llm.answers import client_settings
 from agents.llm.conversation import Answered, Message, ModelRequest, Raw
 from agents.llm.failures import CallFailed, SdkErrors, failure_of
 from agents.llm.received import CallReader, plain, storable, usage_of
@@ -36,14 +37,15 @@ class AnthropicAdapter:
 
     def __init__(self, spec: ModelSpec, api_key: str) -> None:
         self._spec = spec
-        # Redirects are not followed: the key would go along.
         self._client = anthropic.AsyncAnthropic(
             api_key=api_key,
             base_url=spec.base_url or BASE_URL,
             max_retries=0,
             timeout=spec.timeout_s,
-            http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False, timeout=spec.timeout_s),
+            http_client=anthropic.DefaultAsyncHttpxClient(**client_settings(spec)),
         )
+        # These the SDK took from the environment; nothing but the named key may go to a server that a contract names.
+        self._client._custom_headers = {}
 
     async def close(self) -> None:
         await self._client.close()

@@ -132,8 +132,7 @@ class Caller:
             return Reply(response, None, None, prepared.worst, tries)
         price = self.price(usage.input_tokens)
         cost_micro_usd = price.cost_micro_usd(usage) if price else prepared.worst.micro_usd
-        # What a server counts beyond the most that is possible is its word alone: nobody else may have to pay for it.
-        spent = Worst(min(cost_micro_usd, prepared.worst.micro_usd), min(usage.total_tokens, prepared.worst.tokens))
+        spent = Worst(cost_micro_usd, usage.total_tokens)  # beyond the worst case it is an overrun, and shown as one
         await self._settle(reserved, spent)
         if usage.output_tokens >= self._spec.max_output_tokens and response.stop in ("calls", "end", "other"):
             response = response.model_copy(update={"stop": "length"})  # servers that do not say so

@@ -83,6 +83,8 @@ def failure_of(error: Exception, sdk: SdkErrors) -> CallFailed:
     if isinstance(error, sdk.status):
         return _of_status(error)
     below = error.__cause__ if isinstance(error, sdk.connection) and error.__cause__ is not None else error
+    if isinstance(below, CallFailed):
+        return below
     if isinstance(below, (httpx2.ConnectError, httpx2.ConnectTimeout)):
         return CallFailed("unreachable", str(below) or "no connection", retryable=True, billed="no")
     if isinstance(error, sdk.timeout) or isinstance(below, httpx2.TimeoutException):
@@ -137,9 +139,9 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
         return seconds
     try:
         until = parsedate_to_datetime(text)
-    except ValueError:
+        left_s = (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    except (ValueError, OverflowError):
         return None
-    left_s = (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
     return left_s if left_s >= 0 else None
 
 

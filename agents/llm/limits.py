@@ -14,6 +14,10 @@ from contracts.turns import StoredTurn
 
 __all__ = ["Limits"]
 
+HANDING_IN_S_MAX = 5.0
+HANDING_IN_PART = 0.2
+"""Of the time until the deadline, what is kept for handing in."""
+
 Monotonic = Callable[[], float]
 
 
@@ -27,7 +31,10 @@ class Limits:
         self._max_wall_s: float | None = budget.get("max_wall_s")
         self._monotonic = monotonic
         self._started_s = monotonic()
-        self._deadline_s = self._started_s + (assignment.deadline_at - datetime.now(UTC)).total_seconds()
+        deadline_left_s = (assignment.deadline_at - datetime.now(UTC)).total_seconds()
+        # At the deadline itself the attempt is ended from outside, and nothing more is taken from it.
+        margin_s = min(HANDING_IN_S_MAX, HANDING_IN_PART * max(deadline_left_s, 0.0))
+        self._deadline_s = self._started_s + deadline_left_s - margin_s
         self._earlier_s = 0.0
         self._turn_s = 0.0
         self._spent = Worst(0, 0)

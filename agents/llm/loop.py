@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from agents.broker import Broker, ToolLoop
 from agents.llm.adapter import adapter_for
@@ -55,13 +57,17 @@ class ModelRuntime:
     kills = False
     all_gone = True
 
-    def __init__(self, spec: ModelSpec, provider: str, api_key: str, render: Render) -> None:
-        """``provider``: ``anthropic`` or ``openai``, whose API is spoken."""
+    def __init__(
+        self, spec: ModelSpec, provider: str, api_key: str, render: Render, pinned_file: Callable[[str], Path]
+    ) -> None:
+        """``provider``: ``anthropic`` or ``openai``, whose API is spoken. ``pinned_file``: the path of a pinned file's
+        exact bytes."""
         self.processes: list[ProcessRecord] = []
         self._spec = spec
         self._provider = provider
         self._api_key = api_key
         self._render = render
+        self._pinned_file = pinned_file
 
     async def run(self, assignment: Assignment) -> Result:
         """Raises ``StaleClaim`` and what else ends an attempt as it comes; cancelled, it ends between two steps."""
@@ -74,7 +80,8 @@ class ModelRuntime:
         try:
             caller = Caller(adapter, self._spec, self._provider, prices, meter, where)
             first = self._render(assignment, self._spec.instructions)
-            result = await _Attempt(assignment, ToolLoop(assignment, broker), caller, journal, meter, first).run()
+            tools = ToolLoop(assignment, broker, self._pinned_file)
+            result = await _Attempt(assignment, tools, caller, journal, meter, first).run()
         finally:
             await adapter.close()
         if self._api_key in result.message:  # some providers quote it
@@ -99,6 +106,7 @@ class _Attempt:
         self._meter = meter
         self._conversation = Conversation(first)
         self._limits = Limits(assignment)
+        tools.limit_time(self._limits.time_left_s)
         self._idle_turns = 0
         self._last_turns = 0
         self._in_a_row = 0
@@ -117,7 +125,7 @@ class _Attempt:
             self._limits.count_earlier(turn)
             self._note(turn.response)
             if turn.answers is None:
-                return await self._answer(turn.number, turn.response, None)
+                return await self._answer(turn.number, turn.response)
             handed_in = self._say_again(turn, turn.answers)
             if handed_in is not None:
                 return handed_in
@@ -145,8 +153,9 @@ class _Attempt:
         used_up = self._limits.used_up()
         if used_up is not None:
             return self._partial(used_up)
+        tools = await in_thread(self._tools.tools)
         try:
-            prepared, last = await self._prepare()
+            prepared, last = await self._prepare(tools)
         except LookupError as error:
             return self._assignment.failed(f"{error}: give it one in 'prices'")
         number = self._limits.turns + 1
@@ -158,20 +167,21 @@ class _Attempt:
         except CallFailed as failed:
             used_up = self._limits.used_up()
             return self._failed(failed, len(tries)) if used_up is None else self._partial(used_up)
+        response = reply.response.model_copy(update={"last": last})
         await in_thread(
             lambda: self._journal.answered(
-                number, prepared.digest, reply.response, reply.usage, reply.cost_micro_usd, reply.tries
+                number, prepared.digest, response, reply.usage, reply.cost_micro_usd, reply.tries
             )
         )
         reached("turn_answered", self._assignment.task_id, self._assignment.attempt)
-        self._note(reply.response)
-        ended = await self._answer(number, reply.response, last)
+        self._note(response)
+        ended = await self._answer(number, response)
         self._limits.count_turn(began_s, reply.spent)
         return ended
 
-    async def _prepare(self) -> tuple[Prepared, str | None]:
+    async def _prepare(self, tools: Sequence[dict[str, Any]]) -> tuple[Prepared, str | None]:
         """The next request, and why it is the last one: then only a result can be handed in."""
-        conversation, tools = self._conversation, await in_thread(self._tools.tools)
+        conversation = self._conversation
         request = ModelRequest(SYSTEM, conversation.messages, tools, False, frozenset(conversation.call_ids))
         prepared = await in_thread(lambda: self._caller.prepare(request))
         left = await in_thread(self._meter.left)
@@ -180,9 +190,7 @@ class _Attempt:
         if last is None and self._idle_turns >= IDLE_TURNS_MAX:
             last, notice = "", "you have called no tool for several turns"
         if last is None:
-            self._last_turns = 0
             return prepared, None
-        self._last_turns += 1
         asking = replace(
             request,
             messages=conversation.with_notice(LAST_TURN.format(reason=notice)),
@@ -202,9 +210,11 @@ class _Attempt:
         prepared = await in_thread(lambda: self._caller.prepare(asking))
         return prepared, await self._caller.ask(prepared, self._limits.time_left_s, tries)
 
-    async def _answer(self, number: int, response: TurnResponse, last: str | None) -> Result | None:
+    async def _answer(self, number: int, response: TurnResponse) -> Result | None:
         """Run the calls of a turn, store their answers, and say whether the child has ended."""
         answers: list[ToolAnswer] = []
+        last = response.last
+        self._last_turns = 0 if last is None else self._last_turns + 1
         calls = served_calls(response)
         for index, call in enumerate(calls):
             if self._assignment.cancel.is_set() and self._tools.result is None:

@@ -7,12 +7,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from contracts.canonical import MAX_SAFE_INTEGER, json_faults, well_formed
+from contracts.canonical import json_faults, well_formed
 from contracts.turns import ModelCall, ModelUsage
 
 __all__ = ["CallReader", "json_arguments", "plain", "storable", "usage_of"]
 
 DEPTH_MAX = 60
+TOKENS_MAX = 10**9
+"""More in one call is no count: sums of what is charged stay whole numbers that JSON can hold."""
+
 QUOTED_CHARS_MAX = 200
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 CALL_ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
@@ -90,7 +93,7 @@ def usage_of(input_tokens: object, cached: object, cache_write: object, output_t
     counts = [input_tokens, 0 if cached is None else cached, 0 if cache_write is None else cache_write, output_tokens]
     whole: list[int] = []
     for count in counts:
-        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_SAFE_INTEGER:
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= TOKENS_MAX:
             return None
         whole.append(count)
     if whole[1] + whole[2] > whole[0]:

@@ -58,7 +58,7 @@ def build_runtime(
             return CommandRuntime(argv, agent.command, place)
         case "anthropic" | "openai":
             assert agent.model is not None
-            return ModelRuntime(agent.model, agent.kind, _key_of(agent.model), render_assignment)
+            return ModelRuntime(agent.model, agent.kind, _key_of(agent.model), render_assignment, pinned_file)
 
 
 def _key_of(spec: ModelSpec) -> str:

@@ -14,6 +14,7 @@ from contracts.canonical import well_formed
 __all__ = ["render_assignment"]
 
 BLOCK_CHARS_MAX = 100_000
+DONE_OUTSIDE = "done outside by earlier attempts"
 
 
 def render_assignment(assignment: Assignment, instructions: str | None = None) -> str:
@@ -71,6 +72,11 @@ def _instructions(assignment: Assignment, instructions: str | None) -> str:
         lines.append(f"- You have {max_turns} turns. Then the work ends as partial with what you noted.")
     if assignment.feedback is not None:
         lines.append("- Your last result was sent back. The data block 'feedback' says what the checks found: mend it.")
+    if assignment.operations:
+        lines.append(
+            f"- Earlier attempts had effects outside. The data block '{DONE_OUTSIDE}' says what came of them, newest "
+            "first. What succeeded there is done: a call that you make again may have its effect again."
+        )
     shown = well_formed(_visible(json.dumps(contract, indent=2, ensure_ascii=False)))
     return "\n".join([*lines, "", "# Contract", "", shown])
 
@@ -107,6 +113,15 @@ def _blocks(assignment: Assignment) -> Iterator[tuple[str, str]]:
         findings = [finding.model_dump(mode="json", exclude_defaults=True) for finding in feedback.findings]
         value = {"attempt": feedback.attempt, "reason": feedback.reason, "findings": findings}
         yield "feedback", _json(value)
+    if assignment.operations:
+        done = [
+            {
+                "tool": item.tool, "arguments": item.arguments, "outcome": item.outcome,
+                "state": "succeeded" if item.succeeded else "failed",
+            }
+            for item in assignment.operations
+        ]  # fmt: skip
+        yield DONE_OUTSIDE, _json(done)
     if assignment.left_out:
         yield "left out on purpose", _json(list(assignment.left_out))
 

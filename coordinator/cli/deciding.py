@@ -82,6 +82,8 @@ def _consequence(asked: RequestView, approved: bool) -> str:
             return f"{address} goes to the gate again, which rejects it: that is final for this contract version"
         case "input", _:
             return f"{address} goes on in a new attempt, which gets the answer"
+        case "operation", _:
+            return f"{address} goes on, and is told what you said"
         case _, True:
             return f"{address} is judged again"
         case _:

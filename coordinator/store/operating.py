@@ -11,6 +11,7 @@ from typing import Literal
 
 from sqlalchemy import bindparam, insert, select, update
 
+from contracts.assignment import EarlierOperation
 from contracts.canonical import well_formed
 from contracts.errors import WrongState
 from contracts.terms import Terms
@@ -19,7 +20,16 @@ from coordinator.store.database import Blob, Tx, intact
 from coordinator.store.records import Claim, Question
 from coordinator.store.transitions import holds, lock_orchestrations, lock_tasks, refresh_ready, stale
 
-__all__ = ["Settled", "may_leave_operations", "prepare", "send", "settle", "settle_by_answer", "unsettled_questions"]
+__all__ = [
+    "Settled",
+    "may_leave_operations",
+    "prepare",
+    "send",
+    "settle",
+    "settle_by_answer",
+    "settled_operations",
+    "unsettled_questions",
+]
 
 OperationState = Literal["prepared", "sent", "succeeded", "failed"]
 QUESTION = "operation:"
@@ -114,6 +124,30 @@ def unsettled_questions(tx: Tx, task_row: int, terms: Terms) -> list[Question]:
     ]
 
 
+def settled_operations(tx: Tx, claim: Claim) -> list[EarlierOperation]:
+    """What became of the side effects of a task so far, newest first; long texts are cut, and say so."""
+    if not may_leave_operations(claim.terms):
+        return []
+    asked, said = t.document.alias("asked"), t.document.alias("said")
+    query = (
+        select(
+            t.operation.c.tool, t.operation.c.state, asked.c.digest.label("asked_digest"), asked.c.data.label("asked"),
+            said.c.digest.label("said_digest"), said.c.data.label("said"),
+        )
+        .join(asked, asked.c.id == t.operation.c.arguments_id)
+        .join(said, said.c.id == t.operation.c.outcome_id)
+        .where(t.operation.c.task_id == claim.task_row)
+        .order_by(t.operation.c.id.desc())
+        .limit(SHOWN_MAX)
+    )  # fmt: skip
+    found = []
+    for row in tx.conn.execute(query):
+        arguments = _shown(intact(row.asked_digest, row.asked))
+        outcome = _cut(json.loads(intact(row.said_digest, row.said)))
+        found.append(EarlierOperation(row.tool, arguments, row.state == "succeeded", outcome))
+    return found
+
+
 _UNSETTLED = (
     select(t.operation.c.id, t.operation.c.tool, t.document.c.digest, t.document.c.data)
     .join(t.document, t.document.c.id == t.operation.c.arguments_id)
@@ -121,10 +155,15 @@ _UNSETTLED = (
     .order_by(t.operation.c.id)
 )
 SHOWN_CHARS_MAX = 2_000
+SHOWN_MAX = 2_000
+"""More operations than an assignment has room for as text."""
 
 
 def _shown(arguments: bytes) -> str:
-    text = well_formed(json.dumps(json.loads(arguments), ensure_ascii=False))
+    return _cut(well_formed(json.dumps(json.loads(arguments), ensure_ascii=False)))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]} …"
 
 

@@ -257,6 +257,20 @@ def test_a_server_that_is_lost_during_a_call_leaves_its_outcome_unknown_and_is_c
         servers.call(COUNT, {"n": 1})
 
 
+def test_a_server_is_waited_for_no_longer_than_there_is_time(
+    make_servers: MakeServers, make_broker: MakeBroker
+) -> None:
+    broker = make_broker(COUNT, servers=make_servers("call_hangs"))
+    broker.offered()
+    left_s = 0.5
+    broker.limit_time(lambda: left_s)
+    with pytest.raises(OutcomeUnknown, match="did not answer count within 0.5 s"):
+        broker.call_tool(COUNT, {"n": 1})
+    left_s = 0.0
+    with pytest.raises(ToolRefused, match="no time is left"):
+        broker.call_tool(COUNT, {"n": 1})
+
+
 @pytest.mark.parametrize(
     ("behaviour", "answers"),
     [

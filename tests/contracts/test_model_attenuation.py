@@ -116,6 +116,47 @@ def test_a_parent_that_is_no_model_grants_models_where_their_providers_are() -> 
     assert faults({"agent": elsewhere}, parent) == ["resources.agent"]
 
 
+PRICE = {"input_mtok_usd": 3, "output_mtok_usd": 15}
+CHEAPER = {"input_mtok_usd": 3, "output_mtok_usd": 14.999999}
+BIG = {"agent": PARENT["agent"]}
+
+
+@pytest.mark.parametrize(
+    ("child", "stated", "beyond"),
+    [
+        ({"prices": {"small": PRICE}}, {"small": PRICE, "big": PRICE}, []),
+        (
+            {"prices": {"small": {**PRICE, "cached_input_mtok_usd": None}, "big": PRICE}},
+            {"small": PRICE, "big": PRICE},
+            [],
+        ),
+        ({}, {"big": PRICE}, []),
+        ({**BIG, "prices": {"big": PRICE}}, {"big": PRICE}, []),
+        ({"prices": {"small": CHEAPER}}, {"small": PRICE}, ["small"]),
+        ({"prices": {"small": {**PRICE, "cached_input_mtok_usd": 0}}}, {"small": PRICE}, ["small"]),
+        ({"prices": {"small": {"input_mtok_usd": 0, "output_mtok_usd": 0}}}, {}, ["small"]),
+        ({}, {"small": PRICE}, ["small"]),
+        ({"prices": {"small": PRICE, "big": CHEAPER}}, {"small": PRICE, "big": PRICE}, ["big"]),
+        ({"resources": {"models": ["big"]}, "prices": {"small": PRICE}}, {"small": PRICE, "big": PRICE}, ["big"]),
+    ],
+)
+def test_a_model_costs_a_child_what_it_costs_its_parent(
+    child: dict[str, Any], stated: dict[str, Any], beyond: list[str]
+) -> None:
+    assert faults(child, {**PARENT, "prices": stated}) == [f"resources.prices.{model}" for model in beyond]
+
+
+def test_a_program_states_prices_where_its_grant_states_none() -> None:
+    def beyond(own: dict[str, Any], **granted: Any) -> list[str]:
+        program = Grant.model_validate({"isolation": "none", "resources": PARENT["resources"], **granted})
+        task = Task.model_validate({**CHILD, "budget": {}, "prices": own})
+        return [fault.path for fault in attenuation_faults(program, Grant.of(task))]
+
+    assert beyond({"small": PRICE}) == []
+    assert beyond({"small": PRICE}, prices={"small": PRICE}) == []
+    assert beyond({"small": CHEAPER}, prices={"small": PRICE}) == ["resources.prices.small"]
+
+
 def test_a_program_names_agents_and_checks_itself_but_its_grant_limits_models() -> None:
     program = Grant.model_validate({"isolation": "none", "resources": {"tools": ["read_file"], "models": ["small"]}})
 

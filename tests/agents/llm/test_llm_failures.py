@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from stamina.instrumentation import get_on_retry_hooks, set_on_retry_hooks
 
 from agents.llm.failures import CallFailed, status_failure
 from agents.llm.retrying import with_retries
 from contracts.ports import Worst
 from contracts.states import Outcome
+from tests.agents.llm.conftest import MemoryMeter
 from tests.model_servers.script import Call, Failure, Raw, Reply, Say, Usage, Wire
 
 if TYPE_CHECKING:
@@ -159,7 +161,7 @@ def test_cached_tokens_are_counted_once_whoever_counts(stage: Stage, form: Form)
     assert played.meter.charged == Worst(2205, 1050)
 
 
-@pytest.mark.parametrize("count", [-1, 1.5, "many", None, 2**60])
+@pytest.mark.parametrize("count", [-1, 1.5, "many", None, 10**9 + 1, 2**60])
 def test_usage_that_makes_no_sense_is_unknown(stage: Stage, count: object) -> None:
     usage = {"prompt_tokens": count, "completion_tokens": 1, "total_tokens": 1}
     stage.server.reply(SUBMIT, usage=None, extra={"usage": usage})
@@ -168,14 +170,15 @@ def test_usage_that_makes_no_sense_is_unknown(stage: Stage, count: object) -> No
     assert played.journal.stored[1].usage is None
 
 
-def test_a_server_that_counts_more_than_is_possible_takes_no_more_than_was_charged(stage: Stage) -> None:
-    stage.server.reply(SUBMIT, usage=Usage(input=10**9, output=10))
-    played = stage.play()
+def test_more_than_the_worst_case_is_charged_as_it_was_told_and_ends_the_work(stage: Stage, form: Form) -> None:
+    stage.server.reply(Call("list_files", {}), usage=Usage(input=10**9, output=10))
+    played = stage.play(*form, meter=MemoryMeter(10**7, 10**7))
     [(worst, spent)] = played.meter.settled
-    assert spent == Worst(worst.micro_usd, worst.tokens)
-    usage = played.journal.stored[1].usage
-    assert usage is not None
-    assert usage.input_tokens == 10**9
+    assert spent == Worst(3 * 10**9 + 150, 10**9 + 10)
+    assert worst.tokens < 10**7
+    assert played.meter.charged == spent
+    assert played.result.outcome is Outcome.PARTIAL
+    assert len(stage.server.requests) == 1
 
 
 def test_a_provider_that_quotes_the_key_does_not_get_it_into_the_result(stage: Stage) -> None:
@@ -210,9 +213,19 @@ def test_an_announced_wait_is_understood(headers: dict[str, str], low_s: float, 
     assert low_s <= wait_s <= high_s
 
 
-@pytest.mark.parametrize("value", ["soon", "-5", "nan", "inf", "", "Mon, 01 Jan 2024 00:00:00 GMT", "1e999"])
+OVERFLOWING = "Fri, 31 Dec 9999 23:59:59 -9999999999999999"
+
+
+@pytest.mark.parametrize(
+    "value", ["soon", "-5", "nan", "inf", "", "Mon, 01 Jan 2024 00:00:00 GMT", "1e999", OVERFLOWING]
+)
 def test_an_announced_wait_that_is_none_says_nothing(value: str) -> None:
     assert status_failure(429, "slow down", "", {"retry-after": value}).retry_after_s is None
+
+
+def test_a_wait_that_cannot_be_reckoned_loses_no_try(stage: Stage, form: Form) -> None:
+    stage.server.send(Failure(429, headers={"retry-after": OVERFLOWING}), Reply((SUBMIT,)))
+    assert stage.play(*form).result.outcome is Outcome.COMPLETED
 
 
 def test_a_wait_longer_than_the_time_left_is_not_begun(stage: Stage) -> None:
@@ -221,6 +234,54 @@ def test_a_wait_longer_than_the_time_left_is_not_begun(stage: Stage) -> None:
     assert played.result.outcome is Outcome.FAILED
     assert "asks to wait 7200 s" in played.result.message
     assert len(stage.server.requests) == 1
+
+
+@pytest.mark.parametrize(("left_s", "tries"), [(600.0, 6), (25.0, 4), (5.9, 2), (2.05, 1)])
+def test_no_wait_is_begun_that_the_time_left_does_not_hold(
+    monkeypatch: pytest.MonkeyPatch, left_s: float, tries: int
+) -> None:
+    import stamina
+
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr("stamina._core._smart_sleep", sleep)
+    asked: list[int] = []
+
+    async def attempt(number: int) -> None:
+        asked.append(number)
+        raise CallFailed("server_error", "down", retryable=True)
+
+    with stamina.set_testing(False), pytest.raises(CallFailed):
+        asyncio.run(with_retries(attempt, lambda: left_s - sum(waited)))
+    assert sum(waited) < left_s
+    assert len(asked) == tries
+
+
+@pytest.mark.parametrize("chosen", [(), ("a hook",)])
+def test_what_the_host_hears_of_its_own_retries_is_left_alone(
+    chosen: tuple[Any, ...],
+) -> None:
+    from stamina._config import CONFIG
+
+    heard: list[str] = []
+    hooks = tuple(lambda details: heard.append(details.name) for _ in chosen)
+    before = CONFIG._on_retry
+    try:
+        set_on_retry_hooks(hooks)
+
+        async def attempt(_number: int) -> int:
+            return 1
+
+        assert asyncio.run(with_retries(attempt, lambda: 600.0)) == 1
+        assert get_on_retry_hooks() == hooks
+        set_on_retry_hooks(None)
+        assert asyncio.run(with_retries(attempt, lambda: 600.0)) == 1
+        assert get_on_retry_hooks() == ()
+    finally:
+        set_on_retry_hooks(before)
 
 
 def test_ten_children_that_are_told_the_same_wait_do_not_come_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

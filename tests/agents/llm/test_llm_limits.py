@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from agents.broker import ToolRefused
+from agents.llm.limits import Limits
 from contracts.ports import Worst
 from contracts.states import Outcome
+from tests.agents.conftest import Programs
 from tests.agents.llm.conftest import MemoryMeter
 from tests.model_servers.script import Call, Reply, Usage, Wire
 
@@ -104,3 +109,37 @@ def test_a_model_without_a_price_is_not_asked(stage: Stage, form: Form) -> None:
 def test_a_result_in_the_last_turn_is_complete(stage: Stage, form: Form, max_turns: int) -> None:
     stage.server.by_turn(*[Reply((READ,))] * (max_turns - 1), Reply((Call("submit_result", {"outcome": "completed"}),)))
     assert stage.play(*form, budget={"max_turns": max_turns}, workspace=False).result.outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize(("until_s", "margin_s"), [(3600.0, 5.0), (25.0, 5.0), (20.0, 4.0), (1.0, 0.2)])
+def test_time_is_kept_for_handing_in(stage: Stage, until_s: float, margin_s: float) -> None:
+    """At the deadline itself the attempt is ended from outside, and what was noted is lost."""
+    clock_s = 0.0
+    limits = Limits(
+        stage.assignment(deadline_at=datetime.now(UTC) + timedelta(seconds=until_s)), monotonic=lambda: clock_s
+    )
+    assert limits.time_left_s() <= until_s - margin_s
+    clock_s = until_s - margin_s
+    assert limits.used_up() == "the deadline was reached"
+
+
+def test_a_program_is_waited_for_no_longer_than_there_is_time(stage: Stage, form: Form, tmp_path: Path) -> None:
+    programs = Programs(tmp_path)
+    command = Call("run_command", {"command": [sys.executable, "-c", "import time; time.sleep(60)"], "timeout_s": 50})
+    stage.server.choose(lambda request: Reply((Call("note_gap", {"text": "not run"}), command)))
+    grant = {"commands": [[sys.executable]]}
+    broker = stage.make_broker("run_command", grant=grant, runner=programs)
+    budget = {"max_wall_s": 1.5}
+    played = stage.play(*form, broker=broker, tools=["run_command"], budget=budget, terms={"workspace": "directory"})
+    assert (played.result.outcome, played.result.gaps) == (Outcome.PARTIAL, ["not run"])
+    [(_, timeout_s)] = programs.ran
+    assert timeout_s <= 1.5
+
+
+def test_without_time_no_program_is_started(stage: Stage, tmp_path: Path) -> None:
+    programs = Programs(tmp_path)
+    broker = stage.make_broker("run_command", grant={"commands": [["make"]]}, runner=programs)
+    broker.limit_time(lambda: 0.0)
+    with pytest.raises(ToolRefused, match="no time is left for run_command"):
+        broker.run_command(["make"])
+    assert programs.ran == []

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from contracts.errors import BadInput, Refused
-from coordinator.cli.deciding import write_new
+from coordinator.cli.deciding import answer, write_new
+from coordinator.store.database import Blob
 
 
 def request_of(cli: Any, task_id: str) -> str:
@@ -40,6 +41,23 @@ def test_a_no_to_an_approval_fails_the_task_for_good(report: Any) -> None:
     report("worker")
     draft = report.json("status")["tasks"][0]
     assert (draft["word"], draft["why"]) == ("failed", "not yet")
+
+
+@pytest.mark.parametrize("approve", [True, False])
+def test_an_answer_about_a_side_effect_is_said_to_be_told_to_the_task(
+    approve: bool, sqlite_store: Any, build: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sqlite_store.create_run(build.run(build.task("one", resources={"effects": "declared"})))
+    [claim] = sqlite_store.claim("w", work=1)
+    operation = sqlite_store.prepare_operation(claim, "k", "run_command", Blob.of({"command": ["ship"]}))
+    sqlite_store.send_operation(claim, operation.row)
+    sqlite_store.end([build.ending(claim, "released")])
+    home = tmp_path / "home"
+    home.mkdir()
+    told = {"message": "I looked", "store": sqlite_store.url, "home": home, "json": False}
+    assert answer("run-q1", approve=approve, reject=not approve, **told) == 0
+    word = "approved" if approve else "rejected"
+    assert f"run-q1 {word}: run/one goes on, and is told what you said" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("words", [[], ["--approve", "--reject"]])
