@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from contracts.canonical import digest_of, well_formed
+from contracts.errors import Refused, StoreUnavailable
 from contracts.evidence import EvidenceItem
 from contracts.ports import ArtifactRef, ToolCall
 from contracts.results import (
@@ -42,7 +43,11 @@ class ChildArtifacts:
 
     def put(self, name: str, data: bytes, media_type: str) -> ArtifactRef:
         clean, found = self._redactor.data(data)
-        blob = self._store.files.make_durable(clean)
+        try:
+            blob = self._store.files.make_durable(clean)
+        except StoreUnavailable as error:
+            # To the child, not to the store: a result that does not fit here would be made again for ever.
+            raise Refused(str(error)) from None
         with self._lock:
             self._blobs[blob.digest] = blob
         guessed = mimetypes.guess_type(name)[0] if media_type == "application/octet-stream" else None

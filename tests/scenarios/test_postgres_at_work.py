@@ -54,6 +54,8 @@ class Crew:
         return self.running[name].poll() is not None
 
     def kill(self, name: str) -> None:
+        ended = self.running[name].poll()
+        assert ended is None, f"{name} ended by itself with {ended}"
         os.kill(self.running[name].pid, signal.SIGKILL)
         self.running[name].wait()
         self.running[name] = self.begin(name)
