@@ -7,10 +7,10 @@ from typing import Any
 import anthropic
 
 from agents.llm.answers import client_settings
+from agents.llm.asking import ask_sdk
 from agents.llm.conversation import Answered, Message, ModelRequest, Raw
-from agents.llm.failures import CallFailed, SdkErrors, failure_of
-from agents.llm.received import CallReader, plain, storable, usage_of
-from contracts.canonical import well_formed
+from agents.llm.failures import CallFailed, SdkErrors
+from agents.llm.received import CallReader, plain, turn_response, usage_of
 from contracts.terms import ModelSpec
 from contracts.turns import ModelUsage, TurnResponse
 
@@ -51,18 +51,16 @@ class AnthropicAdapter:
         await self._client.close()
 
     async def ask(self, request: ModelRequest, timeout_s: float) -> tuple[TurnResponse, ModelUsage | None]:
-        parameters = self._parameters(request)
-        create: Any = self._client.messages.create
-        try:
-            if not self._spec.stream:
-                message = await create(**parameters, timeout=timeout_s)
-                return _read(plain(message), message._request_id, request.used_call_ids)
-            stream = await create(**parameters, timeout=timeout_s, stream=True)
-            async with stream:
-                whole = await _whole(stream)
-            return _read(whole, stream.response.headers.get("request-id"), request.used_call_ids)
-        except Exception as error:
-            raise failure_of(error, _SDK) from error
+        return await ask_sdk(
+            self._client.messages.create,
+            self._parameters(request),
+            timeout_s,
+            streamed={} if self._spec.stream else None,
+            whole=_whole,
+            read=lambda told, request_id: _read(told, request_id, request.used_call_ids),
+            id_header="request-id",
+            sdk=_SDK,
+        )
 
     def _parameters(self, request: ModelRequest) -> dict[str, Any]:
         messages: list[dict[str, Any]] = []
@@ -171,14 +169,13 @@ def _read(
     details = message.get("stop_details")
     if stop == "refusal" and isinstance(details, dict) and isinstance(details.get("explanation"), str):
         texts.append(details["explanation"])
-    model = message.get("model")
-    response = TurnResponse(
-        text=well_formed("\n".join(texts)),
+    response = turn_response(
+        text="\n".join(texts),
         calls=calls.calls,
         stop=stop,
-        model=well_formed(model) if isinstance(model, str) else "",
-        provider_request_id=request_id if isinstance(request_id, str) else None,
-        raw=storable(raw),
+        model=message.get("model"),
+        request_id=request_id,
+        raw=raw,
     )
     return response, _usage(message.get("usage"))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from agents.llm.asking import ask_sdk
 from agents.llm.conversation import Answered, Message, ModelRequest, Raw
-from agents.llm.failures import CallFailed, failure_of
-from agents.llm.openai_client import SDK, client_for, error_text
-from agents.llm.received import CallReader, plain, storable, usage_of
-from contracts.canonical import well_formed
+from agents.llm.failures import CallFailed
+from agents.llm.openai_client import ID_HEADER, SDK, client_for, error_text, usage_in
+from agents.llm.received import CallReader, plain, turn_response
 from contracts.terms import ModelSpec
 from contracts.turns import ModelUsage, TurnResponse
 
@@ -34,18 +34,16 @@ class ChatAdapter:
         await self._client.close()
 
     async def ask(self, request: ModelRequest, timeout_s: float) -> tuple[TurnResponse, ModelUsage | None]:
-        parameters = self._parameters(request)
-        create: Any = self._client.chat.completions.create
-        try:
-            if not self._spec.stream:
-                completion = await create(**parameters, timeout=timeout_s)
-                return _read(plain(completion), completion._request_id, request.used_call_ids)
-            stream = await create(**parameters, timeout=timeout_s, stream=True, stream_options={"include_usage": True})
-            async with stream:
-                whole = await _whole(stream)
-            return _read(whole, stream.response.headers.get("x-request-id"), request.used_call_ids)
-        except Exception as error:
-            raise failure_of(error, SDK) from error
+        return await ask_sdk(
+            self._client.chat.completions.create,
+            self._parameters(request),
+            timeout_s,
+            streamed={"stream_options": {"include_usage": True}} if self._spec.stream else None,
+            whole=_whole,
+            read=lambda told, request_id: _read(told, request_id, request.used_call_ids),
+            id_header=ID_HEADER,
+            sdk=SDK,
+        )
 
     def _parameters(self, request: ModelRequest) -> dict[str, Any]:
         # The other name is OpenAI's own and new; servers that copy the API know this one.
@@ -167,16 +165,10 @@ def _read(
     raw.pop("tool_calls", None)
     if sent_back:
         raw["tool_calls"] = sent_back
-    model = completion.get("model")
-    response = TurnResponse(
-        text=well_formed(text),
-        calls=calls.calls,
-        stop=stop,
-        model=well_formed(model) if isinstance(model, str) else "",
-        provider_request_id=request_id if isinstance(request_id, str) else None,
-        raw=storable([raw]),
+    response = turn_response(
+        text=text, calls=calls.calls, stop=stop, model=completion.get("model"), request_id=request_id, raw=[raw]
     )
-    return response, _usage(completion.get("usage"))
+    return response, usage_in(completion.get("usage"), "prompt", "completion")
 
 
 def _text(content: object) -> str:
@@ -184,16 +176,3 @@ def _text(content: object) -> str:
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "\n".join(part for part in parts if isinstance(part, str))
     return content if isinstance(content, str) else ""
-
-
-def _usage(usage: Any) -> ModelUsage | None:
-    if not isinstance(usage, dict):
-        return None
-    details = usage.get("prompt_tokens_details")
-    details = details if isinstance(details, dict) else {}
-    return usage_of(
-        usage.get("prompt_tokens"),
-        details.get("cached_tokens"),
-        details.get("cache_write_tokens"),
-        usage.get("completion_tokens"),
-    )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import openai
 
 from agents.llm.answers import client_settings
 from agents.llm.failures import SdkErrors
+from agents.llm.received import usage_of
 from contracts.terms import ModelSpec
+from contracts.turns import ModelUsage
 
-__all__ = ["SDK", "client_for", "error_text"]
+__all__ = ["ID_HEADER", "SDK", "client_for", "error_text", "usage_in"]
+
+ID_HEADER = "x-request-id"
 
 BASE_URL = "https://api.openai.com/v1"
 
@@ -32,3 +38,17 @@ def client_for(spec: ModelSpec, api_key: str) -> openai.AsyncOpenAI:
 def error_text(text: str, is_error: bool) -> str:
     """A tool's answer: these APIs have no field that says it is an error."""
     return f"ERROR: {text}" if is_error else text or "(empty)"
+
+
+def usage_in(usage: Any, read: str, written: str) -> ModelUsage | None:
+    """Usage as these APIs tell it. ``read`` and ``written``: what each calls input and output."""
+    if not isinstance(usage, dict):
+        return None
+    details = usage.get(f"{read}_tokens_details")
+    details = details if isinstance(details, dict) else {}
+    return usage_of(
+        usage.get(f"{read}_tokens"),
+        details.get("cached_tokens"),
+        details.get("cache_write_tokens"),
+        usage.get(f"{written}_tokens"),
+    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from agents.llm.asking import ask_sdk
 from agents.llm.conversation import Answered, Message, ModelRequest, Raw
-from agents.llm.failures import CallFailed, failure_of
-from agents.llm.openai_client import SDK, client_for, error_text
-from agents.llm.received import CallReader, plain, storable, usage_of
-from contracts.canonical import well_formed
+from agents.llm.failures import CallFailed
+from agents.llm.openai_client import ID_HEADER, SDK, client_for, error_text, usage_in
+from agents.llm.received import CallReader, plain, turn_response
 from contracts.terms import ModelSpec
 from contracts.turns import ModelUsage, TurnResponse
 
@@ -31,18 +31,16 @@ class ResponsesAdapter:
         await self._client.close()
 
     async def ask(self, request: ModelRequest, timeout_s: float) -> tuple[TurnResponse, ModelUsage | None]:
-        parameters = self._parameters(request)
-        create: Any = self._client.responses.create
-        try:
-            if not self._spec.stream:
-                response = await create(**parameters, timeout=timeout_s)
-                return _read(plain(response), response._request_id, request.used_call_ids)
-            stream = await create(**parameters, timeout=timeout_s, stream=True)
-            async with stream:
-                whole = await _whole(stream)
-            return _read(whole, stream.response.headers.get("x-request-id"), request.used_call_ids)
-        except Exception as error:
-            raise failure_of(error, SDK) from error
+        return await ask_sdk(
+            self._client.responses.create,
+            self._parameters(request),
+            timeout_s,
+            streamed={} if self._spec.stream else None,
+            whole=_whole,
+            read=lambda told, request_id: _read(told, request_id, request.used_call_ids),
+            id_header=ID_HEADER,
+            sdk=SDK,
+        )
 
     def _parameters(self, request: ModelRequest) -> dict[str, Any]:
         parameters: dict[str, Any] = {
@@ -151,16 +149,15 @@ def _read(
         stop = "length" if reason == "max_output_tokens" else "refusal" if reason == "content_filter" else "other"
     if refusals:
         stop = "refusal"
-    model = response.get("model")
-    answered = TurnResponse(
-        text=well_formed("\n".join(refusals or texts)),
+    answered = turn_response(
+        text="\n".join(refusals or texts),
         calls=calls.calls,
         stop=stop,
-        model=well_formed(model) if isinstance(model, str) else "",
-        provider_request_id=request_id if isinstance(request_id, str) else None,
-        raw=storable(_without_lost_thoughts(raw)),
+        model=response.get("model"),
+        request_id=request_id,
+        raw=_without_lost_thoughts(raw),
     )
-    return answered, _usage(response.get("usage"))
+    return answered, usage_in(response.get("usage"), "input", "output")
 
 
 def _without_lost_thoughts(items: list[Any]) -> list[Any]:
@@ -169,16 +166,3 @@ def _without_lost_thoughts(items: list[Any]) -> list[Any]:
     if not lost:
         return items
     return [{key: value for key, value in item.items() if key != "id"} for item in items if item not in lost]
-
-
-def _usage(usage: Any) -> ModelUsage | None:
-    if not isinstance(usage, dict):
-        return None
-    details = usage.get("input_tokens_details")
-    details = details if isinstance(details, dict) else {}
-    return usage_of(
-        usage.get("input_tokens"),
-        details.get("cached_tokens"),
-        details.get("cache_write_tokens"),
-        usage.get("output_tokens"),
-    )

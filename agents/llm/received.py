@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from contracts.canonical import json_faults, well_formed
-from contracts.turns import ModelCall, ModelUsage
+from contracts.turns import ModelCall, ModelUsage, TurnResponse
 
-__all__ = ["CallReader", "json_arguments", "plain", "storable", "usage_of"]
+__all__ = ["CallReader", "json_arguments", "plain", "storable", "turn_response", "usage_of"]
 
 DEPTH_MAX = 60
 TOKENS_MAX = 10**9
@@ -25,6 +25,20 @@ def plain(model: Any) -> dict[str, Any]:
     """An object of an SDK as the JSON object that it was made from. Not all of it need be what the SDK's types say."""
     value: dict[str, Any] = model.model_dump(mode="python", exclude_unset=True, by_alias=True, warnings=False)
     return value
+
+
+def turn_response(
+    *, text: str, calls: list[ModelCall], stop: Any, model: object, request_id: object, raw: list[Any]
+) -> TurnResponse:
+    """A turn that can be stored, of what an adapter has read."""
+    return TurnResponse(
+        text=well_formed(text),
+        calls=calls,
+        stop=stop,
+        model=well_formed(model) if isinstance(model, str) else "",
+        provider_request_id=request_id if isinstance(request_id, str) else None,
+        raw=storable(raw),
+    )
 
 
 def storable(value: Any) -> Any:
