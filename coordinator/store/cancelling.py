@@ -7,10 +7,11 @@ from sqlalchemy import select, update
 from contracts.errors import WrongState
 from contracts.states import OPEN_STATES, State
 from coordinator.store import tables as t
-from coordinator.store.database import AT_ONCE_MAX, Tx
+from coordinator.store.database import Tx
+from coordinator.store.family import descendants
 from coordinator.store.transitions import bump_version, cancel_rows, lock_orchestrations, lock_tasks, storable
 
-__all__ = ["cancel", "descendants"]
+__all__ = ["cancel"]
 
 
 def cancel(tx: Tx, orchestration_row: int, task_row: int | None, reason: str) -> int:
@@ -54,17 +55,3 @@ def _open_of(tx: Tx, orchestration_row: int) -> set[int]:
         t.task.c.orchestration_id == orchestration_row, t.task.c.state.in_(sorted(OPEN_STATES))
     )
     return set(tx.conn.execute(query).scalars())
-
-
-def descendants(tx: Tx, rows: list[int]) -> list[int]:
-    """Rows of all tasks delegated below these, parents before children."""
-    found: dict[int, None] = {}
-    level = rows
-    while level:
-        below: list[int] = []
-        for first in range(0, len(level), AT_ONCE_MAX):
-            query = select(t.task.c.id).where(t.task.c.parent_id.in_(level[first : first + AT_ONCE_MAX]))
-            below += [row for row in tx.conn.execute(query).scalars() if row not in found]
-        found.update(dict.fromkeys(below))
-        level = below
-    return list(found)

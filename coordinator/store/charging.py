@@ -14,6 +14,7 @@ from contracts.ports import Worst
 from contracts.prices import MICRO
 from coordinator.store import tables as t
 from coordinator.store.database import Tx
+from coordinator.store.family import lineage_of
 from coordinator.store.records import Claim
 from coordinator.store.transitions import holds, lock_orchestrations, lock_tasks, stale
 
@@ -109,19 +110,6 @@ def left_of_own(tx: Tx, claim: Claim) -> Worst:
     """What is left in the task's own budget."""
     row = tx.conn.execute(select(t.task).where(t.task.c.id == claim.task_row)).one()
     return Worst(_left(row.limit_micro_usd, row.charged_micro_usd), _left(row.limit_tokens, row.charged_tokens))
-
-
-def lineage_of(tx: Tx, task_row: int) -> list[int]:
-    """The task and its ancestors, the eldest first."""
-    lineage: list[int] = []
-    row: int | None = task_row
-    while row is not None:
-        lineage.insert(0, row)
-        row = tx.conn.execute(_PARENT, {"of_task": row}).scalar_one()
-    return lineage
-
-
-_PARENT = select(t.task.c.parent_id).where(t.task.c.id == bindparam("of_task"))
 
 
 def _only(values: dict[str, Any], whose: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from contracts.scopes import scopes_overlap
 from contracts.states import OPEN_STATES, State
 from contracts.terms import Budget, Delegation, Terms
 from coordinator.store import tables as t
-from coordinator.store.cancelling import descendants
 from coordinator.store.database import Blob, Tx
+from coordinator.store.family import descendants, lineage_of
 from coordinator.store.issued import remember_terms, terms_of
 from coordinator.store.reading import run_is_open
 from coordinator.store.records import Claim, Delegated, NewRun, NewTask
@@ -138,19 +138,14 @@ def _overlaps_with(tx: Tx, task_row: int, terms: Terms, others: ColumnElement[bo
     """Pairs of a task with the others whose write scopes meet its own. Its ancestors, which wait for it, are none."""
     if not terms.resources.write_scope:
         return []
-    ancestors = {task_row}
-    parent: int | None = task_row
-    while parent is not None:
-        parent = tx.conn.execute(select(t.task.c.parent_id).where(t.task.c.id == parent)).scalar_one()
-        if parent is not None:
-            ancestors.add(parent)
+    lineage = set(lineage_of(tx, task_row))
     query = select(t.task.c.id, t.document.c.digest, t.document.c.data).join(
         t.document, t.document.c.id == t.task.c.terms_id
     )
     return [
         (task_row, row.id)
         for row in tx.conn.execute(query.where(others, t.task.c.state.in_(sorted(OPEN_STATES))))
-        if row.id not in ancestors
+        if row.id not in lineage
         and scopes_overlap(terms.resources.write_scope, terms_of(row.digest, row.data).resources.write_scope)
     ]
 
@@ -195,8 +190,7 @@ def delegate(
         _refuse_taken(tx, orchestration_row, item.terms)
         if parent is not None:
             _refuse_too_many(tx, parent.task_row)
-        for blob in files:
-            tx.document(blob)
+        tx.documents(files)
         rows = _insert_tasks(tx, orchestration_row, [item], parent_row=parent.task_row if parent else None)
         here = t.task.c.orchestration_id == orchestration_row
         _insert_overlaps(tx, _overlaps_with(tx, rows[item.terms.task_id], item.terms, here))
@@ -207,17 +201,16 @@ def delegate(
 
 def _refuse_too_many(tx: Tx, parent_row: int) -> None:
     """Raise ``Refused`` when a task that would be above one more child may have no more of them below it."""
-    above: int | None = parent_row
-    while above is not None:
-        row = tx.conn.execute(
-            select(t.task.c.key, t.task.c.parent_id, t.document.c.digest, t.document.c.data)
-            .join(t.document, t.document.c.id == t.task.c.terms_id)
-            .where(t.task.c.id == above)
-        ).one()
+    above = tx.conn.execute(
+        select(t.task.c.id, t.task.c.key, t.document.c.digest, t.document.c.data)
+        .join(t.document, t.document.c.id == t.task.c.terms_id)
+        .where(t.task.c.id.in_(lineage_of(tx, parent_row)))
+        .order_by(t.task.c.id.desc())
+    )
+    for row in above.all():
         granted = terms_of(row.digest, row.data).resources.delegation
-        if isinstance(granted, Delegation) and len(descendants(tx, [above])) >= granted.max_children:
+        if isinstance(granted, Delegation) and len(descendants(tx, [row.id])) >= granted.max_children:
             raise Refused(f"{row.key} may have {granted.max_children} children in all, and has them")
-        above = row.parent_id
 
 
 def _refuse_taken(tx: Tx, orchestration_row: int, terms: Terms) -> None:
@@ -267,8 +260,7 @@ def amend(
     Raises ``WrongState`` when somebody else made a version in between, ``Refused`` for a task id that a child has.
     """
     lock_orchestrations(tx, [orchestration_row])
-    for blob in files:
-        tx.document(blob)
+    tx.documents(files)
     changed = tx.conn.execute(
         update(t.orchestration)
         .where(
