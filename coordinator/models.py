@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contracts.agent_files import AgentFile, parse_agent_file
-from contracts.canonical import sha256_digest
 from contracts.errors import BadInput, Fault
 from contracts.model_specs import servers_used
 from contracts.orchestration import Task
 from contracts.prices import Price
 from contracts.terms import AgentSpec, AnthropicSpec, Terms
+from coordinator.pinning import pin
 from coordinator.runtimes import load_agents
 
 __all__ = [
@@ -47,13 +47,11 @@ def resolve_agent(task: Task, folder: Path, path: str, files: dict[str, bytes]) 
     name, where = task.agent.definition, f"{path}.agent.file"
     if name is None:
         return Resolved(task, {}, [], [])
-    try:
-        data = (folder / name).read_bytes()
-    except OSError as error:
-        hint = f"it is looked for as {folder / name}"
-        return Resolved(task, {}, [Fault(where, f"cannot read {name!r}: {error.strerror}", hint)], [])
-    files[name] = data
-    snapshot = {name: f"{Path(name).name}@{sha256_digest(data)}"}
+    faults: list[Fault] = []
+    snapshot: dict[str, str] = {}
+    data = pin(name, where, folder / name, files, snapshot, faults)
+    if data is None:
+        return Resolved(task, {}, faults, [])
     try:
         defined = parse_agent_file(data, file=str(folder / name))
         spec = task.agent.model or _own_model(defined, name, where)

@@ -17,7 +17,7 @@ from contracts.tools import SOURCE_TOOLS
 from coordinator.gate import load_schema
 from coordinator.modules import module_file
 
-__all__ = ["PROGRAM_PATH", "lint_here", "snapshot_of", "unpinned_siblings"]
+__all__ = ["PROGRAM_PATH", "lint_here", "pin", "snapshot_of", "unpinned_siblings"]
 
 PROGRAM_PATH = "/usr/local/bin:/usr/bin:/bin"
 """Where children and checks find programs, after the folder of the coordinator's interpreter."""
@@ -26,32 +26,42 @@ Pin = Callable[[str, str, Path], bytes | None]
 """(name, where it stands, file) -> its bytes, pinned; None when it cannot be read, which is then a fault."""
 
 
+def pin(
+    name: str, where: str, file: Path, files: dict[str, bytes], snapshot: dict[str, str], faults: list[Fault]
+) -> bytes | None:
+    """Pin one file: its bytes go into ``files``, its pin into ``snapshot``; None, with a fault, if it cannot be read.
+
+    Read once, so that every task of a launch gets the same bytes.
+    """
+    data = files.get(name)
+    if data is None:
+        try:
+            data = files[name] = file.read_bytes()
+        except OSError as error:
+            faults.append(Fault(where, f"cannot read {name!r}: {error.strerror}", f"it is looked for as {file}"))
+            return None
+    snapshot[name] = f"{Path(name).name}@{sha256_digest(data)}"
+    return data
+
+
 def snapshot_of(task: Task, folder: Path, path: str, files: dict[str, bytes]) -> tuple[dict[str, str], list[Fault]]:
     """Pins of the files that a task names: ``name -> name@digest``; their bytes are added to ``files``."""
     faults: list[Fault] = []
     snapshot: dict[str, str] = {}
 
-    def pin(name: str, where: str, file: Path) -> bytes | None:
-        data = files.get(name)
-        if data is None:  # read once, so that every task of a launch gets the same bytes
-            try:
-                data = files[name] = file.read_bytes()
-            except OSError as error:
-                faults.append(Fault(where, f"cannot read {name!r}: {error.strerror}", f"it is looked for as {file}"))
-                return None
-        snapshot[name] = f"{Path(name).name}@{sha256_digest(data)}"
-        return data
+    def own(name: str, where: str, file: Path) -> bytes | None:
+        return pin(name, where, file, files, snapshot, faults)
 
     if task.agent.reference is not None:
-        _pin_reference(pin, task.agent.reference, task.agent.file, f"{path}.agent.{task.agent.kind}", folder, faults)
+        _pin_reference(own, task.agent.reference, task.agent.file, f"{path}.agent.{task.agent.kind}", folder, faults)
     elif task.agent.command is not None:
-        _pin_program(pin, task.agent.command, f"{path}.agent.command", folder, faults)
+        _pin_program(own, task.agent.command, f"{path}.agent.command", folder, faults)
     for position, check in enumerate(task.acceptance):
         if check.json_schema is not None:
-            _pin_schema(pin, check.json_schema, f"{path}.acceptance[{position}].json_schema", folder, faults)
+            _pin_schema(own, check.json_schema, f"{path}.acceptance[{position}].json_schema", folder, faults)
     for position, item in enumerate(task.required_evidence):
         if item.schema_file is not None:
-            _pin_schema(pin, item.schema_file, f"{path}.required_evidence[{position}].schema", folder, faults)
+            _pin_schema(own, item.schema_file, f"{path}.required_evidence[{position}].schema", folder, faults)
     return snapshot, faults
 
 
