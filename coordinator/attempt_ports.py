@@ -28,7 +28,7 @@ from coordinator.workplaces import Workplace, Workplaces
 if TYPE_CHECKING:
     from agents.broker import ToolServers
 
-__all__ = ["AttemptPorts", "secret_names"]
+__all__ = ["AttemptPorts", "secret_names", "set_here"]
 
 
 def secret_names(terms: Terms) -> list[str]:
@@ -78,7 +78,7 @@ class AttemptPorts:
             working_folder=place.working_folder,
             output_path=output_path,
             lock_path=lock_path,
-            credentials=_set_here(terms.resources.credentials),
+            credentials=set_here(terms.resources.credentials),
             pinned=lambda argument: str(pinned_file(claim, argument)) if argument in pins else argument,
             cancel=signal,
         )
@@ -97,7 +97,7 @@ class AttemptPorts:
             where = ServerPlace(
                 scratch=place.scratch / "servers",
                 cwd=place.working_folder,
-                credentials=_set_here(keys_of(terms).servers),
+                credentials=set_here(keys_of(terms).servers),
                 lock_path=lock_path,
             )
             self.servers = ToolServers(terms.mcp_servers, terms.resources.tools, where, signal)
@@ -138,5 +138,6 @@ class AttemptPorts:
             self._servers_gone = self.servers.close()
 
 
-def _set_here(names: list[str]) -> dict[str, str]:
+def set_here(names: list[str]) -> dict[str, str]:
+    """Variables of these names, those that are set."""
     return {name: os.environ[name] for name in names if name in os.environ}

@@ -21,7 +21,7 @@ from contracts.results import Result, WorkspaceRecord
 from contracts.states import Outcome
 from contracts.tools import SOURCE_TOOLS
 from coordinator import crash_points
-from coordinator.attempt_ports import AttemptPorts, secret_names
+from coordinator.attempt_ports import AttemptPorts, secret_names, set_here
 from coordinator.home import Home
 from coordinator.logs import WorkerLog, bind_context
 from coordinator.manifests import ChildArtifacts, build_manifest
@@ -113,7 +113,7 @@ class Environment:
 
 
 class Child:
-    """A running attempt. ``finish`` gives what goes into the store; it never raises for what the child did."""
+    """A running attempt. What it did goes into the store by ``run``, which never raises for what that was."""
 
     def __init__(self, claim: Claim, environment: Environment) -> None:
         self.claim = claim
@@ -299,7 +299,6 @@ class Child:
             from coordinator.modules import add_folder
 
             add_folder(folder)
-        granted = claim.terms.resources.credentials
         runtime: Runtime = agents.build_runtime(
             claim.terms.agent,
             pins=pins,
@@ -309,7 +308,7 @@ class Child:
                 workspace=place.working_folder,
                 output_path=env.output_path(claim),
                 lock_path=env.lock_path,
-                credentials={name: os.environ[name] for name in granted if name in os.environ},
+                credentials=set_here(claim.terms.resources.credentials),
             ),
         )
         ports.charge_program()

@@ -129,12 +129,9 @@ class ChildDelegator:
 
     def _ends(self, names: Mapping[str, str]) -> list[ChildEnd] | None:
         """How they ended, or wait for a person; None while one of them goes on without. Raises ``NotFound``."""
-        run = self._store.run(self._claim.orchestration_row)
-        tasks = {
-            task.task_id: task
-            for task in run.tasks
-            if task.task_id in names and task.parent_task_id == self._claim.task_id
-        }
+        looked_at = [self._store.task(self._claim.orchestration_row, task_id=task_id) for task_id in names]
+        own = [task for task in looked_at if task is not None and task.parent_task_id == self._claim.task_id]
+        tasks = {task.task_id: task for task in own}
         unknown = [name for task_id, name in names.items() if task_id not in tasks]
         if unknown:
             raise NotFound(f"no child was delegated as {', '.join(unknown)}")

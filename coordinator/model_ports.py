@@ -17,10 +17,20 @@ from coordinator import crash_points
 from coordinator.redaction import Redactor
 from coordinator.store import TaskStore
 from coordinator.store.database import Blob, StoreBroken
-from coordinator.store.journaling import Answered, EarlierTurn
+from coordinator.store.journaling import Answered
 from coordinator.store.records import Claim
+from coordinator.store.views import TurnView
 
-__all__ = ["AttemptJournal", "AttemptMeter", "Start", "TaskInbox", "TaskOperations", "patiently", "start_of"]
+__all__ = [
+    "AttemptJournal",
+    "AttemptMeter",
+    "Start",
+    "TaskInbox",
+    "TaskOperations",
+    "patiently",
+    "read_turns",
+    "start_of",
+]
 
 PATIENCE_S = 30.0
 """How long what was paid for or done already is kept for a store that is away."""
@@ -68,7 +78,7 @@ def start_of(store: TaskStore, claim: Claim) -> Start:
     if claim.terms.on_takeover == "fresh" or not in_order:
         return fresh
     try:
-        turns = _read(store, earlier.turns)
+        turns = read_turns(store, earlier.turns)
     except (CoordinatorError, ValueError, KeyError):
         return fresh
     # What a model has ended by its own word it would end again.
@@ -77,7 +87,8 @@ def start_of(store: TaskStore, claim: Claim) -> Start:
     return Start(earlier.turns[0].conversation, turns, tree, left_by)
 
 
-def _read(store: TaskStore, turns: Sequence[EarlierTurn]) -> list[StoredTurn]:
+def read_turns(store: TaskStore, turns: Sequence[TurnView]) -> list[StoredTurn]:
+    """Turns with their bytes. Raises ``Damaged``, and ``ValueError`` for bytes that are no turn."""
     digests = [digest for turn in turns for digest in (turn.response_digest, turn.answers_digest) if digest is not None]
     stored = store.many_bytes_of(digests)
     return [
@@ -234,8 +245,8 @@ class TaskInbox:
 
     def answer_to(self, question: str) -> tuple[bool, str] | None:
         asked = self._clean(question)
-        for item in reversed(self._store.requests(self._claim.orchestration_row)):
-            if item.task_id == self._claim.task_id and item.kind == "input" and item.question == asked and item.answer:
+        for item in reversed(self._store.requests(self._claim.orchestration_row, task_id=self._claim.task_id)):
+            if item.kind == "input" and item.question == asked and item.answer:
                 return item.answer.approved, item.answer.message
         return None
 

@@ -53,8 +53,8 @@ def build_assignment(
     def look(tx: Tx) -> _Seen:
         answers = [
             (item.question, item.answer)
-            for item in requests_of(tx, claim.orchestration_row)
-            if item.task_id == claim.task_id and item.kind == "input" and item.answer is not None
+            for item in requests_of(tx, claim.orchestration_row, task_id=claim.task_id)
+            if item.kind == "input" and item.answer is not None
         ]
         names = select(t.task.c.key).where(t.task.c.orchestration_id == claim.orchestration_row, t.task.c.is_current)
         others = [key for key in tx.conn.execute(names.limit(1000)).scalars() if key != claim.task_id]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from contracts.canonical import canonical_bytes
 from contracts.errors import BadInput
-from contracts.turns import CallRecord, ModelUsage, StoredTurn, ToolAnswer
+from contracts.turns import CallRecord, ModelUsage, StoredTurn
 from coordinator.cli.inspecting import pairs
 from coordinator.cli.made import GUTTER
 from coordinator.cli.tree import dollars
+from coordinator.model_ports import read_turns
 from coordinator.store import Damaged, TaskStore
 from coordinator.store.views import AttemptView, TaskView, TurnView
 from coordinator.text import shown
@@ -63,13 +63,8 @@ def turns_of(store: TaskStore, task: TaskView, attempt: AttemptView | None = Non
 
 def read_turn(store: TaskStore, turn: TurnView) -> StoredTurn | str:
     """A turn with its bytes; or what is wrong with them."""
-    digests = [digest for digest in (turn.response_digest, turn.answers_digest) if digest is not None]
     try:
-        said, *answers = [json.loads(store.bytes_of(digest)) for digest in digests]
-        answered = [ToolAnswer.model_validate(answer) for answer in answers[0]] if answers else None
-        return StoredTurn.model_validate(
-            {**said, "number": turn.number, "answers": answered, "workspace_tree": turn.workspace_tree}
-        )
+        return read_turns(store, [turn])[0]
     except (Damaged, ValueError, TypeError) as error:
         return str(error)
 

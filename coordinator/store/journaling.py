@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import ColumnElement, insert, select, update
 
 from contracts.errors import StaleClaim, WrongState
 from contracts.turns import ModelUsage
 from coordinator.store import tables as t
-from coordinator.store.database import Blob, Tx
+from coordinator.store.database import Blob, Tx, from_micros
 from coordinator.store.records import Claim
 from coordinator.store.transitions import holds, lock_tasks, stale
+from coordinator.store.views import TurnView
 
-__all__ = ["Answered", "Earlier", "EarlierTurn", "answered", "earlier_of", "finished", "turns_of"]
+__all__ = ["Answered", "Earlier", "answered", "earlier_of", "finished", "turns_in"]
 
 UNDERWAY = frozenset({"lost", "released", "blocked", "deadline"})
 """Ends of an attempt that say nothing against going on where it was."""
@@ -38,26 +38,11 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierTurn:
-    """A stored turn, by the digests of its documents. ``attempt``: the number of the one that paid for it."""
-
-    attempt: int
-    conversation: int
-    number: int
-    late: bool
-    base_commit: str | None
-    workspace_tree: str | None
-    response_digest: str
-    answers_digest: str | None
-    answered_at: int
-
-
-@dataclass(frozen=True, slots=True)
 class Earlier:
     """What the last attempts of a task were at: the turns of their conversation, in order, and how the last one that
     spoke in it ended. ``broken_off``: it may have been by its own word."""
 
-    turns: Sequence[EarlierTurn]
+    turns: Sequence[TurnView]
     broken_off: bool
 
 
@@ -110,31 +95,39 @@ def finished(tx: Tx, claim: Claim, conversation: int, number: int, answers: Blob
         raise WrongState(f"turn {number} of {claim.address} is {state}; needed one whose calls are unanswered")
 
 
-def _turns(tx: Tx, *conditions: Any) -> list[EarlierTurn]:
+def turns(tx: Tx, *conditions: ColumnElement[bool]) -> list[TurnView]:
+    """The turns for which these hold, as they were stored; late ones too."""
     response, answers = t.document.alias("r"), t.document.alias("a")
     query = (
-        select(t.turn, t.attempt.c.number.label("attempt"), response.c.digest.label("response"),
-               answers.c.digest.label("answers"))
+        select(
+            t.turn, t.task.c.key, t.attempt.c.number.label("attempt"), response.c.digest.label("response"),
+            answers.c.digest.label("answers"),
+        )
+        .join(t.task, t.task.c.id == t.turn.c.task_id)
         .join(t.attempt, t.attempt.c.id == t.turn.c.attempt_id)
         .join(response, response.c.id == t.turn.c.response_id)
         .outerjoin(answers, answers.c.id == t.turn.c.answers_id)
         .where(*conditions)
-        .order_by(t.turn.c.conversation, t.turn.c.number, t.turn.c.id)
+        .order_by(t.turn.c.id)
     )  # fmt: skip
-    return [_turn(row) for row in tx.conn.execute(query)]
+    return [
+        TurnView(
+            row=row.id, task_row=row.task_id, task_id=row.key, attempt=row.attempt, conversation=row.conversation,
+            number=row.number, late=bool(row.late), model=row.model, input_tokens=row.input_tokens,
+            output_tokens=row.output_tokens, cost_micro_usd=row.cost_micro_usd,
+            answered_at=from_micros(row.answered_at),
+            finished_at=None if row.finished_at is None else from_micros(row.finished_at),
+            response_digest=row.response, answers_digest=row.answers, base_commit=row.base_commit,
+            workspace_tree=row.workspace_tree,
+        )
+        for row in tx.conn.execute(query)
+    ]  # fmt: skip
 
 
-def _turn(row: Row[Any]) -> EarlierTurn:
-    return EarlierTurn(
-        attempt=row.attempt, conversation=row.conversation, number=row.number, late=bool(row.late),
-        base_commit=row.base_commit, workspace_tree=row.workspace_tree, response_digest=row.response,
-        answers_digest=row.answers, answered_at=row.answered_at,
-    )  # fmt: skip
-
-
-def turns_of(tx: Tx, task_row: int) -> list[EarlierTurn]:
-    """Every turn that was paid for on a task, late ones too."""
-    return _turns(tx, t.turn.c.task_id == task_row)
+def turns_in(tx: Tx, orchestration_row: int, *, task_row: int | None = None, after: int = 0) -> list[TurnView]:
+    """The turns of a run, or of one task row; only those ``after`` a row of them."""
+    of_task = [] if task_row is None else [t.turn.c.task_id == task_row]
+    return turns(tx, t.task.c.orchestration_id == orchestration_row, t.turn.c.id > after, *of_task)
 
 
 def earlier_of(tx: Tx, claim: Claim) -> Earlier | None:
@@ -154,5 +147,5 @@ def earlier_of(tx: Tx, claim: Claim) -> Earlier | None:
         conversation = tx.conn.execute(spoke).scalar()
         if conversation is not None:
             of_it = (t.turn.c.task_id == claim.task_row, t.turn.c.conversation == conversation, ~t.turn.c.late)
-            return Earlier(_turns(tx, *of_it), attempt.ended in BROKEN_OFF)
+            return Earlier(turns(tx, *of_it), attempt.ended in BROKEN_OFF)
     return None

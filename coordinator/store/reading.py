@@ -15,7 +15,7 @@ from contracts.states import OPEN_STATES, State
 from coordinator.store import tables as t
 from coordinator.store.database import AT_ONCE_MAX, Tx, from_micros, intact
 from coordinator.store.issued import terms_of
-from coordinator.store.views import AttemptView, EventView, RequestView, RunState, RunView, TaskView, TurnView
+from coordinator.store.views import AttemptView, EventView, RequestView, RunState, RunView, TaskView
 
 __all__ = [
     "documents_bytes",
@@ -284,7 +284,12 @@ def _attempts(tx: Tx, orchestration_row: int, named: ColumnElement[bool] | None 
     return found
 
 
-def requests_of(tx: Tx, orchestration_row: int, named: ColumnElement[bool] | None = None) -> list[RequestView]:
+def requests_of(
+    tx: Tx, orchestration_row: int, named: ColumnElement[bool] | None = None, *, task_id: str | None = None
+) -> list[RequestView]:
+    """What was asked in a run, or about one of its tasks, in order."""
+    if task_id is not None:
+        named = t.task.c.key == task_id
     question, reply = t.document.alias("q"), t.document.alias("a")
     query = (
         select(
@@ -328,36 +333,6 @@ def events_of(tx: Tx, orchestration_row: int, *, after: int = 0) -> list[EventVi
         EventView(
             number=row.id, at=from_micros(row.at), task_id=row.key, verb=row.verb, generation=row.generation,
             owner=row.owner, data=json.loads(row.data) if row.data else {},
-        )
-        for row in tx.conn.execute(query)
-    ]  # fmt: skip
-
-
-def turns_in(tx: Tx, orchestration_row: int, *, task_row: int | None = None, after: int = 0) -> list[TurnView]:
-    """The turns of models in a run, or of one task row, as they were stored; only those ``after`` a row of them."""
-    response, answers = t.document.alias("r"), t.document.alias("a")
-    query = (
-        select(
-            t.turn, t.task.c.key, t.attempt.c.number.label("attempt"), response.c.digest.label("response"),
-            answers.c.digest.label("answers"),
-        )
-        .join(t.task, t.task.c.id == t.turn.c.task_id)
-        .join(t.attempt, t.attempt.c.id == t.turn.c.attempt_id)
-        .join(response, response.c.id == t.turn.c.response_id)
-        .outerjoin(answers, answers.c.id == t.turn.c.answers_id)
-        .where(t.task.c.orchestration_id == orchestration_row, t.turn.c.id > after)
-        .order_by(t.turn.c.id)
-    )  # fmt: skip
-    if task_row is not None:
-        query = query.where(t.turn.c.task_id == task_row)
-    return [
-        TurnView(
-            row=row.id, task_row=row.task_id, task_id=row.key, attempt=row.attempt, conversation=row.conversation,
-            number=row.number, late=bool(row.late), model=row.model, input_tokens=row.input_tokens,
-            output_tokens=row.output_tokens, cost_micro_usd=row.cost_micro_usd,
-            answered_at=from_micros(row.answered_at),
-            finished_at=None if row.finished_at is None else from_micros(row.finished_at),
-            response_digest=row.response, answers_digest=row.answers, workspace_tree=row.workspace_tree,
         )
         for row in tx.conn.execute(query)
     ]  # fmt: skip

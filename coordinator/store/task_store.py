@@ -29,7 +29,7 @@ from coordinator.store import (
 from coordinator.store import tables as t
 from coordinator.store.artifacts import ArtifactFiles
 from coordinator.store.database import Blob, Damaged, Database, Tx, intact
-from coordinator.store.journaling import Answered, Earlier, EarlierTurn
+from coordinator.store.journaling import Answered, Earlier
 from coordinator.store.operating import Settled
 from coordinator.store.records import (
     Claim,
@@ -178,9 +178,6 @@ class TaskStore:
     def earlier_of(self, claim: Claim) -> Earlier | None:
         return self._db.read(lambda tx: journaling.earlier_of(tx, claim))
 
-    def turns_of(self, task_row: int) -> list[EarlierTurn]:
-        return self._db.read(lambda tx: journaling.turns_of(tx, task_row))
-
     def prepare_operation(self, claim: Claim, key: str, tool: str, arguments: Blob) -> Settled:
         return self._db.write(lambda tx: operating.prepare(tx, claim, key, tool, arguments))
 
@@ -267,10 +264,10 @@ class TaskStore:
         return self._db.read(lambda tx: reading.events_of(tx, run, after=after))
 
     def turns(self, run: int, *, task: int | None = None, after: int = 0) -> list[TurnView]:
-        return self._db.read(lambda tx: reading.turns_in(tx, run, task_row=task, after=after))
+        return self._db.read(lambda tx: journaling.turns_in(tx, run, task_row=task, after=after))
 
-    def requests(self, run: int) -> list[RequestView]:
-        return self._db.read(lambda tx: reading.requests_of(tx, run))
+    def requests(self, run: int, *, task_id: str | None = None) -> list[RequestView]:
+        return self._db.read(lambda tx: reading.requests_of(tx, run, task_id=task_id))
 
     def newest_contract_version(self, run: int, task_id: str) -> int:
         return self._db.read(lambda tx: launching.newest_contract_version(tx, run, task_id))

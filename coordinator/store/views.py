@@ -150,4 +150,5 @@ class TurnView:
     finished_at: datetime | None
     response_digest: str
     answers_digest: str | None
+    base_commit: str | None
     workspace_tree: str | None

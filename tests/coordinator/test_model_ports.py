@@ -75,7 +75,7 @@ def test_no_secret_is_stored_with_a_turn(store: TaskStore, build: Any, claim: Cl
     own = journal(store, claim)
     own.answered(1, "sha256:1", response("note_gap", raw=[f"key {SECRET}"]), None, None, [])
     own.finished(1, [ToolAnswer(call_id="c0", text=f"it is {SECRET}")])
-    (turn,) = store.turns_of(claim.task_row)
+    (turn,) = store.turns(claim.orchestration_row, task=claim.task_row)
     assert turn.answers_digest is not None
     kept = store.bytes_of(turn.response_digest) + store.bytes_of(turn.answers_digest)
     assert SECRET.encode() not in kept
@@ -84,7 +84,7 @@ def test_no_secret_is_stored_with_a_turn(store: TaskStore, build: Any, claim: Cl
 
 def test_a_large_turn_is_a_file_that_is_there_before_its_row(store: TaskStore, claim: Claim) -> None:
     journal(store, claim).answered(1, "sha256:1", response(raw=["x" * 100_000]), None, None, [])
-    (turn,) = store.turns_of(claim.task_row)
+    (turn,) = store.turns(claim.orchestration_row, task=claim.task_row)
     assert store.files.read(turn.response_digest) is not None
 
 
@@ -99,7 +99,7 @@ def test_the_workspace_is_recorded_after_turns_that_may_have_changed_it(store: T
     for number, tool in enumerate(["read_file", "write_file", "note_gap", "mcp__files__put"], 1):
         own.answered(number, "sha256:1", response(tool), None, None, [])
         own.finished(number, [])
-    trees = [turn.workspace_tree for turn in store.turns_of(claim.task_row)]
+    trees = [turn.workspace_tree for turn in store.turns(claim.orchestration_row, task=claim.task_row)]
     assert trees == ["0" * 40, "2" * 40, "2" * 40, "4" * 40]
     assert recorded == [2, 4]
 

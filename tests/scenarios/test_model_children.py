@@ -127,7 +127,7 @@ def test_a_stored_turn_is_never_paid_for_twice_wherever_the_worker_is_killed(mod
     assert models.accepted("out/a.txt") == "second\n"
     manifest = models.manifest()
     assert manifest.gaps == ["b"]  # once, whoever noted it
-    turns = models.place.store.turns_of(models.place.one("one").row)
+    turns = models.place.store.turns(models.place.run().row, task=models.place.one("one").row)
     assert [turn.number for turn in turns] == [1, 2, 3]
     charges = models.rows(t.charge)
     assert sum(charge.settled_at is None for charge in charges) == (point in NOT_SETTLED)
@@ -158,7 +158,7 @@ def test_fresh_begins_a_new_conversation(models: Models) -> None:
     models.work()
     assert models.place.run().ok
     assert models.asked == [0, 0, 1]
-    turns = models.place.store.turns_of(models.place.one("one").row)
+    turns = models.place.store.turns(models.place.run().row, task=models.place.one("one").row)
     assert [(turn.conversation, turn.number) for turn in turns] == [(1, 1), (2, 1), (2, 2)]
 
 
@@ -182,7 +182,9 @@ def test_another_head_is_another_base_and_begins_anew(models: Models) -> None:
     models.work(None)
     run = models.place.run()
     assert {task.task_id: task.state for task in run.tasks} == {"one": "accepted", "two": "accepted"}
-    conversations = {turn.conversation for turn in models.place.store.turns_of(models.place.one("one").row)}
+    conversations = {
+        turn.conversation for turn in models.place.store.turns(models.place.run().row, task=models.place.one("one").row)
+    }
     two_first = models.place.one("one").attempts[-1].started_at > models.place.one("two").attempts[-1].started_at
     assert conversations == ({1, 2} if two_first and len(models.asked) == 3 else {1})
 

@@ -43,7 +43,7 @@ def test_turns_are_stored_in_order_with_what_they_cost_and_where_they_stood(stor
     store.answered(turn(claim, 1))
     store.finished(claim, 1, 1, answers("a"), "t" * 40)
     store.answered(turn(claim, 2, says="more"))
-    first, second = store.turns_of(claim.task_row)
+    first, second = store.turns(claim.orchestration_row, task=claim.task_row)
     assert (first.number, first.base_commit, first.workspace_tree, first.late) == (1, "c" * 40, "t" * 40, False)
     assert first.answers_digest == answers("a").digest
     assert (second.number, second.answers_digest, second.workspace_tree) == (2, None, None)
@@ -53,7 +53,7 @@ def test_said_again_a_turn_is_stored_once(store: TaskStore, claim: Claim) -> Non
     for _ in range(2):
         store.answered(turn(claim, 1))
         store.finished(claim, 1, 1, answers("a"), None)
-    assert len(store.turns_of(claim.task_row)) == 1
+    assert len(store.turns(claim.orchestration_row, task=claim.task_row)) == 1
     with pytest.raises(WrongState, match="turn 1 of run/one is answered already, otherwise"):
         store.finished(claim, 1, 1, answers("b"), None)
     with pytest.raises(WrongState, match="turn 2 of run/one is not stored"):
@@ -72,7 +72,8 @@ def test_a_turn_that_a_stale_holder_paid_for_is_kept_as_late_and_gone_on_from_by
     with pytest.raises(StaleClaim):
         store.answered(turn(claim, 2, says="late"))
     store.answered(turn(after, 2, conversation=1, says="in time"))
-    assert [(found.attempt, found.number, found.late) for found in store.turns_of(claim.task_row)] == [
+    stored = store.turns(claim.orchestration_row, task=claim.task_row)
+    assert [(found.attempt, found.number, found.late) for found in stored] == [
         (1, 1, False), (1, 2, True), (2, 2, False),
     ]  # fmt: skip
     expire(after)
@@ -94,7 +95,7 @@ def test_a_stale_holder_finishes_no_turn_that_another_goes_on_from(
     with pytest.raises(StaleClaim):
         store.finished(claim, 1, 1, answers("stale"), None)
     store.finished(after, 1, 1, answers("fresh"), None)
-    assert store.turns_of(claim.task_row)[0].answers_digest == answers("fresh").digest
+    assert store.turns(claim.orchestration_row, task=claim.task_row)[0].answers_digest == answers("fresh").digest
 
 
 @pytest.mark.parametrize(
