@@ -22,7 +22,7 @@ from sqlalchemy import event as engine_event
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from contracts.canonical import canonical_bytes, sha256_digest
@@ -30,6 +30,7 @@ from contracts.errors import BadInput, Refused, StoreUnavailable, VersionRefused
 from contracts.ports import Clock
 from coordinator.crash_points import at_commit
 from coordinator.store import tables as t
+from coordinator.store.database_faults import BUSY_TIMEOUT_S, explained, may_be_repeated, passing_fault
 from coordinator.store.filesystem import check_store_folder
 
 __all__ = ["SCHEMA_VERSION", "Blob", "Damaged", "Database", "StoreBroken", "Tx", "from_micros", "intact", "to_micros"]
@@ -38,9 +39,6 @@ SCHEMA_VERSION = "0001"
 """Newest revision in ``migrations/versions``; a test compares them."""
 
 KNOWN_VERSIONS = ("0001",)
-BUSY_TIMEOUT_S = 30
-"""How long to wait for a lock that another session holds."""
-
 IDLE_IN_TRANSACTION_S = 15
 """After that PostgreSQL ends a session that stands still while it writes: no transaction of ours waits for anything,
 so its process was stopped, and its locks would hold up all others."""
@@ -220,7 +218,7 @@ class Database:
                     at_commit(change, "committed")
                     return result
                 except DBAPIError as error:
-                    if attempt == MAX_RETRIES - 1 or not _may_be_repeated(error):
+                    if attempt == MAX_RETRIES - 1 or not may_be_repeated(error):
                         raise
                     time.sleep(random.uniform(0, 0.01 * (attempt + 1)))  # noqa: S311
         raise AssertionError("unreachable")
@@ -301,8 +299,8 @@ class Database:
         except IntegrityError:
             raise
         except DBAPIError as error:
-            kind = StoreBroken if _passing_fault(error) is None else StoreUnavailable
-            raise kind(_explain(error, self.shown_url)) from error
+            kind = StoreBroken if passing_fault(error) is None else StoreUnavailable
+            raise kind(explained(error, self.shown_url)) from error
         except PoolTimeout as error:
             raise StoreUnavailable(f"the store {self.shown_url} is too busy: every connection was in use") from error
 
@@ -410,71 +408,3 @@ def _begun_writing(conn: Connection) -> int:
     if (conn.dialect.server_version_info or (0,)) >= (17,):
         return int(conn.execute(_BEGIN_WRITING, values).scalar_one())
     return int(conn.execute(_BEGIN_WRITING_BEFORE_17, {"idle": values["idle"]}).scalar_one())
-
-
-def _may_be_repeated(error: DBAPIError) -> bool:
-    """Deadlocks and serialisation failures: the database rolled back, and asks to try again."""
-    return _sqlstate(error) in ("40001", "40P01")
-
-
-def _sqlstate(error: DBAPIError) -> str | None:
-    state = getattr(error.orig, "sqlstate", None)
-    return state if isinstance(state, str) else None
-
-
-_SQLITE_FAULTS = {
-    sqlite3.SQLITE_FULL: "its disk is full: free some space",
-    sqlite3.SQLITE_READONLY: "it is read-only: make the file and its folder writable, or use another --store",
-    sqlite3.SQLITE_BUSY: f"another process held its write lock for over {BUSY_TIMEOUT_S} s: find out what it does",
-    sqlite3.SQLITE_LOCKED: "another connection of this process holds it",
-    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check the path and its permissions",
-    sqlite3.SQLITE_IOERR: "reading or writing it failed: check the disk (full, failing?)",
-    sqlite3.SQLITE_NOMEM: "there was not enough memory",
-    sqlite3.SQLITE_PROTOCOL: "its locks were in too much demand",
-}
-"""What may pass, and what to do about it."""
-
-_SQLITE_DAMAGE = {
-    sqlite3.SQLITE_CORRUPT: "its file is damaged: restore a backup",
-    sqlite3.SQLITE_NOTADB: "it is not a database",
-}
-
-_POSTGRES_FAULTS = {
-    "08": "the connection was lost: check the server and the network",
-    "25006": "it is read-only: make the server take writes again, or use another --store",
-    "25P03": "this process stood still for too long in the middle of a transaction",
-    "25P04": "this process stood still for too long in the middle of a transaction",
-    "40": "other sessions were in the way at every try",
-    "53": "the server is short of something: see its own words",
-    "53100": "the disk of the server is full: free some space there",
-    "53300": "the server has no connection left: end some, or raise its max_connections",
-    "55P03": f"another session held a lock for over {BUSY_TIMEOUT_S} s: find out what it does",
-    "57": "the server ended the session, or is starting or stopping: check that it runs",
-    "58": "the server could not read or write its files: check its disk",
-}
-"""The same, by the state or its class."""
-
-
-def _passing_fault(error: DBAPIError) -> str | None:
-    """What it is and what to do about it, for a fault that may pass by itself; None for one that does not."""
-    if isinstance(error.orig, sqlite3.Error):
-        return _SQLITE_FAULTS.get(getattr(error.orig, "sqlite_errorcode", 0) & 0xFF)
-    state = _sqlstate(error)
-    known = state and (_POSTGRES_FAULTS.get(state) or _POSTGRES_FAULTS.get(state[:2]))
-    if known:
-        return known
-    if error.connection_invalidated:  # whatever the server's last word was
-        return _POSTGRES_FAULTS["08"]
-    if state is None and isinstance(error, OperationalError):
-        return "the server cannot be reached: check that it runs, and the address"
-    return None
-
-
-def _explain(error: DBAPIError, where: str) -> str:
-    plain = str(error.orig).strip().split("\n", 1)[0]
-    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-    reason = _passing_fault(error) or _SQLITE_DAMAGE.get(code) or plain
-    # A connection that is lost while it commits says nothing of the commit; every call may be repeated.
-    lost = error.connection_invalidated
-    after = "Whether this step was stored is not known" if lost else "Nothing of this step was changed"
-    return f"the store {where} did not take this: {reason} ({plain}). {after}"
