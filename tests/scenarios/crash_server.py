@@ -40,8 +40,9 @@ WATCHDOG_S = 180.0
 class Deaths:
     """Dies by SIGKILL at each planned point, once among all processes that share the folder ``fired``.
 
-    A plan counts from its ``after`` on, and waits at ``hold[0]`` until ``hold[1]`` was reached by another
-    thread (or, if that is no point, until a child or a check left it as a mark): so it is known what else has happened.
+    A plan counts from its ``after`` on. Each pair of its ``hold`` is where it waits, and until what was reached by
+    another thread (or, if that is no point, until a child or a check left it as a mark): so it is known what else has
+    happened.
     """
 
     def __init__(self, plans: list[dict[str, Any]], fired: Path, marks: Path) -> None:
@@ -57,8 +58,9 @@ class Deaths:
             self._changed.notify_all()
             due = [plan for plan in self._plans if plan["after"] is None or plan["after"] in self._seen]
             for plan in due:
-                if plan["hold"] and point == plan["hold"][0]:
-                    self._wait(plan["hold"][1])
+                for at, until in plan["hold"]:
+                    if point == at:
+                        self._wait(until)
         for plan in due:
             if point == plan["point"] and self._first(plan["label"]):
                 os.kill(os.getpid(), signal.SIGKILL)

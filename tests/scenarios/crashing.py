@@ -41,7 +41,7 @@ class Plan:
     label: str
     point: str
     after: str | None = None
-    hold: tuple[str, str] | None = None
+    hold: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

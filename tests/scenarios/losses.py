@@ -33,7 +33,8 @@ def compare(database: str, label: str, loss: Any) -> None:
     """Raise ``AssertionError`` when this is not what is known; with FIND_LOSSES it is what is known from now on."""
     found = {column: list(words) for column, words in asdict(loss).items()}
     if not os.environ.get("FIND_LOSSES"):
-        assert found == known().get(label, {}).get(database), f"{label} on {database}"
+        due = known().get(label, {}).get(database)
+        assert found == due, f"{label} on {database} cost {found}, and not {due}"
         return
     with open(FOUND, "r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -39,6 +39,9 @@ crashing, losses, bench_module = _by_path("crashing"), _by_path("losses"), _by_p
 Plan, Loss = crashing.Plan, crashing.Loss
 
 CLEANED = "workspace_removed.committed"
+# The workspace is removed beside what follows the child; so that it is known how far that is, one waits for the other.
+AT_MERGED = (("merged", CLEANED),)
+AT_REMOVAL = (("workspace_renamed", "decided"),)
 WORK = [
     Plan("tick.commit of a claim", "tick.commit"),
     Plan("tick.committed of a claim", "tick.committed"),
@@ -50,34 +53,33 @@ WORK = [
     Plan("file_written of a pinned file", "file_written"),
     Plan("file_named of a pinned file", "file_named"),
     Plan("prepared", "prepared"),
-    Plan("program_started", "program_started", hold=("program_started", "start")),
+    Plan("program_started", "program_started", hold=(("program_started", "start"),)),
     Plan("program_gone", "program_gone"),
     Plan("file_written of an artifact", "file_written", "program_gone"),
     Plan("file_named of an artifact", "file_named", "program_gone"),
     Plan("child_returned", "child_returned"),
     Plan("commit_imported", "commit_imported"),
     Plan("candidate_kept", "candidate_kept"),
-    # The workspace is removed beside what follows; so that it is known how far that is, it has been by then.
-    Plan("tick.commit of a result", "tick.commit", "child_returned", ("tick.commit", "workspace_deleted")),
-    Plan("tick.committed of a result", "tick.committed", "child_returned", ("tick.committed", CLEANED)),
-    Plan("submitted", "submitted", hold=("submitted", CLEANED)),
-    Plan("merged", "merged", hold=("merged", CLEANED)),
-    Plan("workspace_filled of a check", "workspace_filled", "merged", ("merged", CLEANED)),
-    Plan("checkout_made", "checkout_made", hold=("merged", CLEANED)),
-    Plan("program_started of a check", "program_started", "merged", ("program_started", "checked")),
-    Plan("program_gone of a check", "program_gone", "merged", ("merged", CLEANED)),
-    Plan("check_ran", "check_ran", hold=("merged", CLEANED)),
-    Plan("judged", "judged", hold=("merged", CLEANED)),
-    Plan("tick.commit of a decision", "tick.commit", "judged", ("judged", CLEANED)),
-    Plan("tick.committed of a decision", "tick.committed", "judged", ("judged", CLEANED)),
-    Plan("decided", "decided", hold=("decided", CLEANED)),
+    Plan("tick.commit of a result", "tick.commit", "child_returned", (("tick.commit", "workspace_deleted"),)),
+    Plan("tick.committed of a result", "tick.committed", "child_returned", (("tick.committed", CLEANED),)),
+    Plan("submitted", "submitted", hold=(("submitted", CLEANED),)),
+    Plan("merged", "merged", hold=AT_MERGED),
+    Plan("workspace_filled of a check", "workspace_filled", "merged", AT_MERGED),
+    Plan("checkout_made", "checkout_made", hold=AT_MERGED),
+    Plan("program_started of a check", "program_started", "merged", (*AT_MERGED, ("program_started", "checked"))),
+    Plan("program_gone of a check", "program_gone", "merged", AT_MERGED),
+    Plan("check_ran", "check_ran", hold=AT_MERGED),
+    Plan("judged", "judged", hold=AT_MERGED),
+    Plan("tick.commit of a decision", "tick.commit", "judged", (("judged", CLEANED),)),
+    Plan("tick.committed of a decision", "tick.committed", "judged", (("judged", CLEANED),)),
+    Plan("decided", "decided", hold=(("decided", CLEANED),)),
     # And when it dies in the removal itself, all else is over.
-    Plan("workspace_renamed", "workspace_renamed", hold=("workspace_renamed", "decided")),
-    Plan("workspace_deleted", "workspace_deleted", hold=("workspace_renamed", "decided")),
-    Plan("workspace_removed.commit", "workspace_removed.commit", hold=("workspace_renamed", "decided")),
-    Plan(CLEANED, CLEANED, hold=("workspace_renamed", "decided")),
+    Plan("workspace_renamed", "workspace_renamed", hold=AT_REMOVAL),
+    Plan("workspace_deleted", "workspace_deleted", hold=AT_REMOVAL),
+    Plan("workspace_removed.commit", "workspace_removed.commit", hold=AT_REMOVAL),
+    Plan(CLEANED, CLEANED, hold=AT_REMOVAL),
 ]
-RENEWALS = [Plan(f"renew.{when}", f"renew.{when}", "program_started", ("program_started", "start"))
+RENEWALS = [Plan(f"renew.{when}", f"renew.{when}", "program_started", (("program_started", "start"),))
             for when in ("commit", "committed")]  # fmt: skip
 TOOLS = [Plan("tool_call", "tool_call")]
 LAUNCHES = [Plan(p, p) for p in ("prepare.commit", "prepare.committed", "source_fetched", "create_run.commit",
