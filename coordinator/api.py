@@ -197,10 +197,9 @@ class AsyncRun:
         return await asyncio.to_thread(self._settled, task_id)
 
     def _settled(self, task_id: str) -> TaskResult | None:
-        if self._store.is_moving(self._row, task_id):
+        view = self._store.settled_task(self._row, task_id)
+        if view is None:
             return None
-        view = self._store.task(self._row, task_id=task_id)
-        assert view is not None, task_id
         if view.word == "blocked":
             tasks = {task.task_id: task for task in self._store.run(self._row).tasks}
             if not _blocked_for_good(tasks, tasks[task_id]):

@@ -122,7 +122,8 @@ class AttemptPorts:
                 f"the budget of task {self._claim.task_id} is exhausted: {terms.budget.max_cost_usd:g} USD were "
                 "charged for earlier attempts, which may have spent all of it"
             )
-        self._charge = self._store.reserve(self._claim, Worst(left.micro_usd, 0))
+        worst = Worst(left.micro_usd, 0)
+        self._charge = patiently(lambda: self._store.reserve(self._claim, worst, after=0), self._signal)
 
     def settle_program(self, cost_usd: float | None) -> None:
         """What it says that it cost. Where it says nothing, or the store is away for long, the charge stands."""

@@ -181,9 +181,12 @@ class AttemptMeter:
         self._store = store
         self._claim = claim
         self._signal = signal
+        self._heard = 0
+        """Number of the last charge of this attempt whose number came back."""
 
     def reserve(self, worst: Worst) -> Reserved:
-        return Reserved(self._store.reserve(self._claim, worst))
+        self._heard = patiently(lambda: self._store.reserve(self._claim, worst, after=self._heard), self._signal)
+        return Reserved(self._heard)
 
     def settle(self, reserved: Reserved, spent: Worst) -> None:
         patiently(lambda: self._store.settle(reserved.number, spent), self._signal)

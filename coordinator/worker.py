@@ -118,6 +118,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._look_now = False
+        self._next_roll_call = 0.0
         self.unfit: dict[int, str] = {}
         """Rows of the runs on which this worker cannot work, and why."""
         self._sources = Sources(store, home)
@@ -137,7 +138,7 @@ class Worker:
                 self._loop.call_soon_threadsafe(self._wake.set)
 
     async def news(self, timeout_s: float) -> None:
-        """Wait until this worker has brought something into the store, or for so long."""
+        """Wait until this worker has brought something into the store that may settle a task, or for so long."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), timeout_s)
 
@@ -214,10 +215,11 @@ class Worker:
             looks = not self._stopping and time.monotonic() >= next_look
             try:
                 if self._inbox or looks:
-                    won = await self._tick(looks)
-                    if won or self._inbox:
+                    more = await self._tick(looks)
+                    if more or self._inbox:
                         continue
-                    next_look = time.monotonic() + POLL_S * self._jitter(0.8, 1.2)
+                    if looks:
+                        next_look = time.monotonic() + POLL_S * self._jitter(0.8, 1.2)
                 idle = not self._children and not self._judging and not self._inbox
                 if idle and (self._stopping or await self._is_over()):
                     return
@@ -251,8 +253,8 @@ class Worker:
         runs = self._store.open_runs() if self._runs is None else self._runs
         return [run for run in runs if run not in self.unfit]
 
-    async def _tick(self, looks: bool) -> int:
-        """One transaction: bring in what is finished, and take what there is room for. How many claims were won."""
+    async def _tick(self, looks: bool) -> bool:
+        """One transaction: bring in what is finished, and take what there is room for. Whether there may be more."""
         inbox, self._inbox = self._inbox, _Inbox()
         items: list[Submission | Ending | Verdict] = [*inbox.submissions, *inbox.endings, *inbox.verdicts]
         for item in items:
@@ -260,15 +262,9 @@ class Worker:
         for verdict in inbox.verdicts:
             crash_points.reached("judged", verdict.claim.task_id, verdict.claim.attempt)
         work, gate = self._room() if looks else (0, 0)
-        gone: list[str] = []
+        held = self._known_tokens(inbox) if self._unsure else None
         try:
-            held = self._known_tokens(inbox) if self._unsure else None
-            if not inbox and held is None and not await asyncio.to_thread(self._something_due, work, gate, gone):
-                self._outage.over()
-                return 0
-            tick = Tick(inbox.submissions, inbox.endings, inbox.verdicts, inbox.stopped, gone, held, work, gate)
-            runs = await asyncio.to_thread(self._fit_runs)
-            outcome = await asyncio.to_thread(self._store.tick, self.owner, tick, runs=runs)
+            gone, outcome = await asyncio.to_thread(self._exchange, inbox, looks, work, gate, held)
         except StoreUnavailable:
             self._inbox.put_back(inbox)
             self._unsure = True
@@ -277,11 +273,30 @@ class Worker:
         self._unsure = False
         for owner in gone:
             forget_owner(self._home.locks, owner)
+        if outcome is None:
+            return False
         self._report(inbox, outcome)
         for claim in outcome.claims:
             self._start(claim)
         self._judge_claimed()
-        return len(outcome.claims)
+        return len(outcome.claims) == gate > 0 or (self._claims_left is not None and bool(outcome.claims))
+
+    def _exchange(
+        self, inbox: _Inbox, looks: bool, work: int, gate: int, held: set[str] | None
+    ) -> tuple[list[str], TickOutcome | None]:
+        """Owners found to be gone, and what came of the tick; None if it was not worth a write transaction."""
+        gone = self._gone_owners() if looks and time.monotonic() >= self._next_roll_call else []
+        runs = self._fit_runs()
+        if not (inbox or gone or held is not None or ((work or gate) and self._store.due(runs=runs))):
+            return gone, None
+        tick = Tick(inbox.submissions, inbox.endings, inbox.verdicts, inbox.stopped, gone, held, work, gate)
+        return gone, self._store.tick(self.owner, tick, runs=runs)
+
+    def _gone_owners(self) -> list[str]:
+        """Those that hold claims and are proved to be dead."""
+        self._next_roll_call = time.monotonic() + POLL_S / 2
+        owners = self._store.claim_owners()
+        return [owner for owner in owners if owner != self.owner and owner_is_gone(self._home.locks, owner)]
 
     def _known_tokens(self, inbox: _Inbox) -> set[str]:
         """Of every claim that this worker knows of."""
@@ -299,16 +314,10 @@ class Worker:
             gate, work = (min(gate, self._claims_left), 0) if self._gate_next else (0, min(work, self._claims_left))
         return work, gate
 
-    def _something_due(self, work: int, gate: int, gone: list[str]) -> bool:
-        """Whether a tick is worth a write transaction. Fills ``gone`` with owners proved to be dead."""
-        for owner in self._store.claim_owners():
-            if owner != self.owner and owner_is_gone(self._home.locks, owner):
-                gone.append(owner)
-        return bool(gone) or (bool(work or gate) and self._store.due(runs=self._fit_runs()))
-
     def _report(self, inbox: _Inbox, outcome: TickOutcome) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        if inbox.verdicts or inbox.endings:  # nothing else settles a task
+            news, self._news = self._news, asyncio.Event()
+            news.set()
         for submission, done in zip(inbox.submissions, outcome.submissions, strict=True):
             claim = submission.claim
             self._log.of(claim).info("submitted" if isinstance(done, Done) else "late_result", detail=str(done))

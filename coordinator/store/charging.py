@@ -43,9 +43,25 @@ _ADD_TO_RUN = update(t.orchestration).where(_OF_RUN).values(_added(t.orchestrati
 _CHARGE_TASKS = _ADD_TO_TASKS.where(_fits(t.task))
 _CHARGE_RUN = _ADD_TO_RUN.where(_fits(t.orchestration))
 
+_UNHEARD = (
+    select(t.charge.c.id)
+    .where(
+        t.charge.c.attempt_id == bindparam("attempt"),
+        t.charge.c.id > bindparam("after"),
+        t.charge.c.worst_micro_usd == bindparam("micro_usd"),
+        t.charge.c.worst_tokens == bindparam("tokens"),
+        t.charge.c.settled_at.is_(None),
+    )
+    .order_by(t.charge.c.id)
+    .limit(1)
+)
 
-def reserve(tx: Tx, claim: Claim, worst: Worst) -> int:
+
+def reserve(tx: Tx, claim: Claim, worst: Worst, *, after: int | None = None) -> int:
     """Charge the worst case in the budgets of the task, of its ancestors and of its run, or in none; its number.
+
+    ``after``: for a call that may come again, the number of the last charge of this attempt that its caller was told
+    of, or 0: one of the same amount that was made since and is not settled is this call's, and is not made again.
 
     Raises ``BudgetExhausted`` that names the budget, ``StaleClaim``.
     """
@@ -54,6 +70,11 @@ def reserve(tx: Tx, claim: Claim, worst: Worst) -> int:
     lock_tasks(tx, lineage)
     if not holds(tx, claim):
         raise stale(tx, claim, "charging")
+    if after is not None:
+        of = {"attempt": claim.attempt_row, "after": after, "micro_usd": worst.micro_usd, "tokens": worst.tokens}
+        unheard = tx.conn.execute(_UNHEARD, of).scalar()
+        if unheard is not None:
+            return int(unheard)
     values = {"micro_usd": worst.micro_usd, "tokens": worst.tokens, "run": claim.orchestration_row, "tasks": lineage}
     together = tx.conn.begin_nested()
     charged = tx.conn.execute(_CHARGE_TASKS, _only(values, "tasks")).rowcount

@@ -44,7 +44,7 @@ from coordinator.store.transitions import (
     try_lock_orchestration,
 )
 
-__all__ = ["MAX_GATE_TRIES", "claim", "claims_spent", "due", "reap", "renew"]
+__all__ = ["MAX_GATE_TRIES", "claim", "claims_spent", "due", "owners", "reap", "renew"]
 
 MAX_GATE_TRIES = 3
 COUNTED_ENDS = frozenset({"lost", "failed", "cancelled", "unknown", "no_result", "deadline"})
@@ -72,17 +72,25 @@ def due(tx: Tx, *, runs: Sequence[int] | None) -> bool:
 
 @cache
 def _due_queries(of_runs: bool) -> Sequence[Select[Any]]:
-    """Results, work and leases that are over: an index each."""
+    """Work, results and leases that are over: an index each, which SQLite would not use for all three in one."""
     free = and_(t.task.c.ready, t.task.c.owner.is_(None))
-    results = and_(t.task.c.state == State.SUBMITTED.value, free)
     work = and_(t.task.c.state == State.PENDING.value, free, ~busy_overlap())
+    results = and_(t.task.c.state == State.SUBMITTED.value, free)
     expired = and_(t.claimed(), t.task.c.lease_until <= bindparam("now"))
-    queries = [select(literal(1)).select_from(t.task).where(found).limit(1) for found in (results, work, expired)]
+    queries = [select(literal(1)).select_from(t.task).where(found).limit(1) for found in (work, results, expired)]
     if of_runs:
         queries = [
             query.where(t.task.c.orchestration_id.in_(bindparam("of_runs", expanding=True))) for query in queries
         ]
     return queries
+
+
+_OWNERS = select(t.task.c.owner).where(t.claimed()).distinct()
+
+
+def owners(tx: Tx) -> list[str]:
+    """Of live claims."""
+    return list(tx.conn.execute(_OWNERS).scalars())
 
 
 def reap(tx: Tx, *, gone: Sequence[str] = (), owner: str = "", held: Collection[str] | None = None) -> None:

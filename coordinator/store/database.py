@@ -197,8 +197,6 @@ class Database:
         try:
             with self._typed_errors():
                 self._prepare()
-            if not self.postgres:
-                _never_make_another(self.engine, Path(str(self.url.database)))
         except BaseException:
             self.close()
             raise
@@ -230,15 +228,16 @@ class Database:
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Tx]:
-        options: dict[str, Any] = {"coordinator_write": write}
-        if self.postgres and not write:
-            options["isolation_level"] = "REPEATABLE READ"
-        with self.engine.connect().execution_options(**options) as conn, conn.begin():
-            if self.postgres:
-                now = _begun_writing(conn) if write else _database_now(conn)
-            else:
-                now = to_micros(self._clock())
-            yield Tx(conn, now, self.postgres)
+        with self.engine.connect() as conn:
+            if self.postgres and not write:
+                conn = conn.execution_options(isolation_level="REPEATABLE READ")
+            with conn.begin():
+                if self.postgres:
+                    now = _begun_writing(conn) if write else _database_now(conn)
+                else:
+                    conn.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+                    now = to_micros(self._clock())
+                yield Tx(conn, now, self.postgres)
 
     def _prepare(self) -> None:
         """Make the tables of a new database; refuse a schema that this program does not know."""
@@ -328,31 +327,33 @@ def _sqlite_engine(url: URL) -> Engine:
     except OSError as error:
         raise StoreUnavailable(f"cannot make {path.parent}: {error.strerror}") from error
     check_store_folder(path.parent)
-    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, pool_size=8, max_overflow=8)
-
-    @engine_event.listens_for(engine, "connect")
-    def _connect(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None
-        connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_S * 1000}")
-        _set_wal(connection)
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA foreign_keys=ON")
-
-    @engine_event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        write = connection.get_execution_options().get("coordinator_write", True)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-    return engine
+    # Not by events of the engine: while there are any, each statement looks for those that might be meant for it.
+    return create_engine(url, creator=_SqliteFile(path).connect, pool_size=8, max_overflow=8)
 
 
-def _never_make_another(engine: Engine, path: Path) -> None:
-    """A store that is gone for a while (its disk was taken away) must not be replaced by an empty file."""
+class _SqliteFile:
+    """How connections to the file of a store are made."""
 
-    @engine_event.listens_for(engine, "do_connect")
-    def _connect(_dialect: object, _record: object, args: list[Any], options: dict[str, Any]) -> None:
-        args[0] = f"{path.as_uri()}?mode=rw"
-        options["uri"] = True
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._was_there = False
+
+    def connect(self) -> sqlite3.Connection:
+        """A store that is gone for a while (its disk was taken away) must not be replaced by an empty file."""
+        connection = sqlite3.connect(
+            f"{self._path.as_uri()}?mode={'rw' if self._was_there else 'rwc'}", uri=True, timeout=BUSY_TIMEOUT_S,
+            isolation_level=None, check_same_thread=False,
+        )  # fmt: skip
+        try:
+            connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_S * 1000}")
+            _set_wal(connection)
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA foreign_keys=ON")
+        except BaseException:
+            connection.close()
+            raise
+        self._was_there = True
+        return connection
 
 
 def _postgres_engine(url: URL) -> Engine:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, func, literal, or_, select
+from sqlalchemy import Row, Select, and_, bindparam, func, literal, or_, select
 
 from contracts.errors import NotFound
 from contracts.requests import Answer
@@ -52,11 +53,13 @@ def run_is_open(tx: Tx, orchestration_row: int) -> bool:
 
 def open_runs(tx: Tx) -> list[int]:
     """Rows of the runs in which something is active."""
-    found: set[int] = set()
-    ready = and_(t.task.c.ready, t.task.c.state.in_(sorted(OPEN_STATES)))
-    for active in (ready, t.claimed()):  # an index each
-        found.update(tx.conn.execute(select(t.task.c.orchestration_id).where(active)).scalars())
-    return sorted(found)
+    return sorted({row for query in _ACTIVE for row in tx.conn.execute(query).scalars()})
+
+
+_ACTIVE = [
+    select(t.task.c.orchestration_id).where(active)
+    for active in (and_(t.task.c.ready, t.task.c.state.in_(sorted(OPEN_STATES))), t.claimed())  # an index each
+]
 
 
 def newest_run(tx: Tx, name: str | None = None) -> int | None:
@@ -146,9 +149,12 @@ def task_view(
     tx: Tx, orchestration_row: int, *, key: str | None = None, delegation_id: str | None = None
 ) -> TaskView | None:
     """One current task, by its id or by that of its delegation."""
-    run = tx.conn.execute(select(t.orchestration).where(t.orchestration.c.id == orchestration_row)).one()
-    named = t.task.c.key == key if key is not None else t.task.c.delegation_id == delegation_id
+    run = tx.conn.execute(_RUN, {"of_run": orchestration_row}).one()
+    named = ("key", key) if key is not None else ("delegation_id", delegation_id)
     return next(iter(_tasks(tx, run, False, named)), None)
+
+
+_RUN = select(t.orchestration).where(t.orchestration.c.id == bindparam("of_run"))
 
 
 def task_ids(tx: Tx, orchestration_row: int) -> list[str]:
@@ -156,20 +162,36 @@ def task_ids(tx: Tx, orchestration_row: int) -> list[str]:
     return list(tx.conn.execute(query.order_by(t.task.c.id)).scalars())
 
 
-def _tasks(tx: Tx, run: Row[Any], superseded: bool, named: ColumnElement[bool] | None = None) -> list[TaskView]:
-    """``named``: only these; their needs and parents are looked up."""
+Named = tuple[str, str | None]
+"""A column of the task table, and what it holds in the tasks that are meant."""
+
+
+def _values(orchestration_row: int, named: Named | None) -> dict[str, Any]:
+    return {"of_run": orchestration_row} | ({} if named is None else {"of_name": named[1]})
+
+
+def _of(query: Select[Any], column: str | None) -> Select[Any]:
+    return query if column is None else query.where(t.task.c[column] == bindparam("of_name"))
+
+
+@cache
+def _tasks_query(column: str | None, superseded: bool) -> Select[Any]:
     query = (
         select(t.task, t.document.c.digest, t.document.c.data)
         .join(t.document, t.document.c.id == t.task.c.terms_id)
-        .where(t.task.c.orchestration_id == run.id)
+        .where(t.task.c.orchestration_id == bindparam("of_run"))
         .order_by(t.task.c.id)
     )
-    if named is not None:
-        query = query.where(named)
-    rows = tx.conn.execute(query if superseded else query.where(t.task.c.is_current)).all()
+    return _of(query if superseded else query.where(t.task.c.is_current), column)
+
+
+def _tasks(tx: Tx, run: Row[Any], superseded: bool, named: Named | None = None) -> list[TaskView]:
+    """``named``: only these; their needs and parents are looked up."""
+    query = _tasks_query(named[0] if named else None, superseded)
+    rows = tx.conn.execute(query, _values(run.id, named)).all()
     attempts = _attempts(tx, run.id, named)
     requests: dict[str, list[RequestView]] = defaultdict(list)
-    for item in requests_of(tx, run.id, named):
+    for item in _requests(tx, run.id, named):
         requests[item.task_id].append(item)
     around: Sequence[Any] = rows if named is None else _around(tx, run.id, rows)
     keys = {row.id: row.key for row in around}
@@ -198,11 +220,15 @@ def _around(tx: Tx, orchestration_row: int, rows: Sequence[Any]) -> Sequence[Any
     if not rows:
         return []
     parents = [row.parent_id for row in rows if row.parent_id is not None]
-    needed = select(t.need.c.needed_key).where(t.need.c.task_id.in_([row.id for row in rows]))
-    query = select(t.task.c.id, t.task.c.key, t.task.c.state, t.task.c.is_current).where(
-        t.task.c.orchestration_id == orchestration_row, or_(t.task.c.id.in_(parents), t.task.c.key.in_(needed))
-    )
-    return tx.conn.execute(query).all()
+    values = {"of_run": orchestration_row, "parents": parents, "tasks": [row.id for row in rows]}
+    return tx.conn.execute(_AROUND, values).all()
+
+
+_NEEDED = select(t.need.c.needed_key).where(t.need.c.task_id.in_(bindparam("tasks", expanding=True)))
+_AROUND = select(t.task.c.id, t.task.c.key, t.task.c.state, t.task.c.is_current).where(
+    t.task.c.orchestration_id == bindparam("of_run"),
+    or_(t.task.c.id.in_(bindparam("parents", expanding=True)), t.task.c.key.in_(_NEEDED)),
+)
 
 
 def _word(
@@ -253,7 +279,8 @@ def _word(
     return "pending", ""
 
 
-def _attempts(tx: Tx, orchestration_row: int, named: ColumnElement[bool] | None = None) -> dict[int, list[AttemptView]]:
+@cache
+def _attempts_query(column: str | None) -> Select[Any]:
     manifest, decision = t.document.alias("m"), t.document.alias("d")
     query = (
         select(
@@ -266,11 +293,16 @@ def _attempts(tx: Tx, orchestration_row: int, named: ColumnElement[bool] | None 
         .outerjoin(t.workspace, and_(t.workspace.c.attempt_id == t.attempt.c.id, t.workspace.c.removed_at.is_(None)))
         .outerjoin(manifest, manifest.c.id == t.attempt.c.manifest_id)
         .outerjoin(decision, decision.c.id == t.attempt.c.decision_id)
-        .where(t.task.c.orchestration_id == orchestration_row, *([] if named is None else [named]))
+        .where(t.task.c.orchestration_id == bindparam("of_run"))
         .order_by(t.attempt.c.task_id, t.attempt.c.number)
     )
+    return _of(query, column)
+
+
+def _attempts(tx: Tx, orchestration_row: int, named: Named | None = None) -> dict[int, list[AttemptView]]:
+    query = _attempts_query(named[0] if named else None)
     found: dict[int, list[AttemptView]] = defaultdict(list)
-    for row in tx.conn.execute(query):
+    for row in tx.conn.execute(query, _values(orchestration_row, named)):
         found[row.task_id].append(
             AttemptView(
                 row=row.id, number=row.number, generation=row.generation, child_run_id=row.child_run_id,
@@ -284,12 +316,8 @@ def _attempts(tx: Tx, orchestration_row: int, named: ColumnElement[bool] | None 
     return found
 
 
-def requests_of(
-    tx: Tx, orchestration_row: int, named: ColumnElement[bool] | None = None, *, task_id: str | None = None
-) -> list[RequestView]:
-    """What was asked in a run, or about one of its tasks, in order."""
-    if task_id is not None:
-        named = t.task.c.key == task_id
+@cache
+def _requests_query(column: str | None) -> Select[Any]:
     question, reply = t.document.alias("q"), t.document.alias("a")
     query = (
         select(
@@ -305,9 +333,18 @@ def requests_of(
         .join(t.orchestration, t.orchestration.c.id == t.request.c.orchestration_id)
         .join(question, question.c.id == t.request.c.question_id)
         .outerjoin(reply, reply.c.id == t.request.c.answer_id)
-        .where(t.request.c.orchestration_id == orchestration_row, *([] if named is None else [named]))
+        .where(t.request.c.orchestration_id == bindparam("of_run"))
         .order_by(t.request.c.sequence)
     )
+    return _of(query, column)
+
+
+def requests_of(tx: Tx, orchestration_row: int, *, task_id: str | None = None) -> list[RequestView]:
+    """What was asked in a run, or about one of its tasks, in order."""
+    return _requests(tx, orchestration_row, None if task_id is None else ("key", task_id))
+
+
+def _requests(tx: Tx, orchestration_row: int, named: Named | None) -> list[RequestView]:
     return [
         RequestView(
             request_id=row.request_id, run_id=row.run_id, task_id=row.key, kind=row.kind,
@@ -317,7 +354,7 @@ def requests_of(
                 approved=bool(row.approved), message=json.loads(intact(row.reply_digest, row.reply))
             ),
         )
-        for row in tx.conn.execute(query)
+        for row in tx.conn.execute(_requests_query(named[0] if named else None), _values(orchestration_row, named))
     ]  # fmt: skip
 
 

@@ -154,8 +154,8 @@ class TaskStore:
 
     # -- what a child spends, says and does ------------------------------------------------------------------------
 
-    def reserve(self, claim: Claim, worst: Worst) -> int:
-        return self._db.write(lambda tx: charging.reserve(tx, claim, worst))
+    def reserve(self, claim: Claim, worst: Worst, *, after: int | None = None) -> int:
+        return self._db.write(lambda tx: charging.reserve(tx, claim, worst, after=after))
 
     def settle(self, charge: int, spent: Worst) -> None:
         self._db.write(lambda tx: charging.settle(tx, charge, spent))
@@ -208,8 +208,7 @@ class TaskStore:
 
     def claim_owners(self) -> list[str]:
         """Owners of live claims."""
-        query = select(t.task.c.owner).where(t.claimed()).distinct()
-        return self._db.read(lambda tx: list(tx.conn.execute(query).scalars()))
+        return self._db.read(claiming.owners)
 
     # -- people ----------------------------------------------------------------------------------------------------
 
@@ -241,8 +240,11 @@ class TaskStore:
     def run(self, run: int, *, superseded: bool = False) -> RunView:
         return self._db.read(lambda tx: reading.run_view(tx, run, superseded=superseded))
 
-    def is_moving(self, run: int, task_id: str) -> bool:
-        return self._db.read(lambda tx: reading.is_moving(tx, run, task_id))
+    def settled_task(self, run: int, task_id: str) -> TaskView | None:
+        """One current task, or None while it may still change by itself: cheap, for those who wait for it."""
+        return self._db.read(
+            lambda tx: None if reading.is_moving(tx, run, task_id) else reading.task_view(tx, run, key=task_id)
+        )
 
     def task(self, run: int, *, task_id: str | None = None, delegation_id: str | None = None) -> TaskView | None:
         """One current task, without reading its run."""
