@@ -163,23 +163,24 @@ class AsyncRun:
         Raises ``BadInput`` for faulty terms or a grant beyond the run's, ``Refused`` when the id was used with other
         terms.
         """
-        plan = await asyncio.to_thread(plan_delegation, self._store, self._row, terms, delegation_id)
-        if self._grant is not None:
-            own = plan.terms[delegation_id]
-            plan.faults += attenuation_faults(self._grant, Grant.of(own))
-        plan.refuse()
-        refuse_missing_keys(plan.terms.values())
-        refuse_unfit_place(self._home, plan.terms.values())
-        durable = self._store.files.make_durable
-        files = [await asyncio.to_thread(durable, data) for data in plan.files.values()]
-        asked = plan.terms[delegation_id]
-        try:
-            await asyncio.to_thread(self._store.delegate, self._row, [NewTask(asked, delegation_id)], files=files)
-        except Refused:
-            await asyncio.to_thread(refuse_other_terms, self._store, self._row, asked, delegation_id)
-            raise
+        await asyncio.to_thread(self._delegate, terms, delegation_id)
         self._worker.wake()
         return Child(self, delegation_id)
+
+    def _delegate(self, terms: Task | Mapping[str, Any], delegation_id: str) -> None:
+        plan = plan_delegation(self._store, self._row, terms, delegation_id)
+        if self._grant is not None and delegation_id in plan.terms:
+            plan.faults += attenuation_faults(self._grant, Grant.of(plan.terms[delegation_id]))
+        plan.refuse()
+        asked = plan.terms[delegation_id]
+        refuse_missing_keys([asked])
+        refuse_unfit_place(self._home, [asked])
+        files = [self._store.files.make_durable(data) for data in plan.files.values()]
+        try:
+            self._store.delegate(self._row, [NewTask(asked, delegation_id)], files=files)
+        except Refused:
+            refuse_other_terms(self._store, self._row, asked, delegation_id)
+            raise
 
     async def _result_in_time(self, task_id: str) -> TaskResult | None:
         """The same, while the worker waits for a store that is away."""

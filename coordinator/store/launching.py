@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, insert, or_, select, text, update
+from sqlalchemy import ColumnElement, and_, bindparam, func, insert, or_, select, text, update
 
 from contracts.errors import Refused, WrongState
 from contracts.scopes import scopes_overlap
@@ -105,12 +106,8 @@ def _insert_tasks(
         ],
     )  # fmt: skip
     made = {(new.terms.task_id, new.terms.contract_version) for new in tasks}
-    of_run = select(t.task.c.id, t.task.c.key, t.task.c.contract_version).where(
-        t.task.c.orchestration_id == orchestration_row, t.task.c.is_current
-    )
-    if len(tasks) == 1:
-        of_run = of_run.where(t.task.c.key == tasks[0].terms.task_id)
-    rows = {row.key: row.id for row in tx.conn.execute(of_run) if (row.key, row.contract_version) in made}
+    known = _current(tx, orchestration_row, tasks[0].terms.task_id if len(tasks) == 1 else None)
+    rows = {row.key: row.id for row in known if (row.key, row.contract_version) in made}
     needs = [
         {
             "task_id": rows[new.terms.task_id], "needed_key": need.task, "orchestration_id": orchestration_row,
@@ -126,6 +123,19 @@ def _insert_tasks(
         data = {"contract_version": new.terms.contract_version, "terms": blob.digest}
         tx.event(orchestration_row, rows[new.terms.task_id], "issued", data=data)
     return rows
+
+
+def _current(tx: Tx, orchestration_row: int, task_id: str | None) -> Sequence[Any]:
+    """Rows of one current task, or of all of a run."""
+    if task_id is not None:
+        return tx.conn.execute(_CURRENT_ONE, {"of_run": orchestration_row, "of_key": task_id}).all()
+    return tx.conn.execute(_CURRENT, {"of_run": orchestration_row}).all()
+
+
+_CURRENT = select(t.task.c.id, t.task.c.key, t.task.c.contract_version).where(
+    t.task.c.orchestration_id == bindparam("of_run"), t.task.c.is_current
+)
+_CURRENT_ONE = _CURRENT.where(t.task.c.key == bindparam("of_key"))
 
 
 def _insert_overlaps(tx: Tx, pairs: Sequence[tuple[int, int]]) -> None:
@@ -159,7 +169,7 @@ def delegate(
     Raises ``Refused``, ``StaleClaim``, ``WrongState``.
     """
     lock_orchestrations(tx, [orchestration_row])
-    run = tx.conn.execute(select(t.orchestration).where(t.orchestration.c.id == orchestration_row)).one()
+    run = tx.conn.execute(_STANDING, {"of_run": orchestration_row}).one()
     if parent is not None:
         lock_tasks(tx, [parent.task_row])
         if not holds(tx, parent):
@@ -167,15 +177,7 @@ def delegate(
     made: list[Delegated] = []
     for item in items:
         digest = item.terms.digest
-        known = tx.conn.execute(
-            select(t.task.c.key, t.document.c.digest)
-            .join(t.document, t.document.c.id == t.task.c.terms_id)
-            .where(
-                t.task.c.orchestration_id == orchestration_row,
-                t.task.c.delegation_id == item.delegation_id,
-                t.task.c.is_current,
-            )
-        ).first()
+        known = tx.conn.execute(_DELEGATED, {"of_run": orchestration_row, "of_id": item.delegation_id}).first()
         if known is not None:
             if known.digest != digest:
                 raise Refused(
@@ -194,9 +196,24 @@ def delegate(
         rows = _insert_tasks(tx, orchestration_row, [item], parent_row=parent.task_row if parent else None)
         here = t.task.c.orchestration_id == orchestration_row
         _insert_overlaps(tx, _overlaps_with(tx, rows[item.terms.task_id], item.terms, here))
-        refresh_ready(tx, orchestration_row, task_row=rows[item.terms.task_id])
+        if item.terms.needs:  # some may be met already
+            refresh_ready(tx, orchestration_row, task_row=rows[item.terms.task_id])
         made.append(Delegated(run.run_id, item.terms.task_id, item.delegation_id, digest, repeated=False))
     return made
+
+
+_STANDING = select(t.orchestration.c.run_id, t.orchestration.c.cancelled_at, t.orchestration.c.closed_at).where(
+    t.orchestration.c.id == bindparam("of_run")
+)
+_DELEGATED = (
+    select(t.task.c.key, t.document.c.digest)
+    .join(t.document, t.document.c.id == t.task.c.terms_id)
+    .where(
+        t.task.c.orchestration_id == bindparam("of_run"),
+        t.task.c.delegation_id == bindparam("of_id"),
+        t.task.c.is_current,
+    )
+)
 
 
 def _refuse_too_many(tx: Tx, parent_row: int) -> None:
@@ -215,10 +232,7 @@ def _refuse_too_many(tx: Tx, parent_row: int) -> None:
 
 def _refuse_taken(tx: Tx, orchestration_row: int, terms: Terms) -> None:
     """Raise ``Refused`` when a task of this run has the id already, or had this contract version of it."""
-    query = select(t.task.c.is_current, t.task.c.contract_version).where(
-        t.task.c.orchestration_id == orchestration_row, t.task.c.key == terms.task_id
-    )
-    rows = tx.conn.execute(query).all()
+    rows = tx.conn.execute(_VERSIONS, {"of_run": orchestration_row, "of_key": terms.task_id}).all()
     if any(row.is_current for row in rows):
         raise Refused(f"task id {terms.task_id!r} is in use in this run; use another task_id for other work")
     if any(row.contract_version == terms.contract_version for row in rows):
@@ -227,6 +241,11 @@ def _refuse_taken(tx: Tx, orchestration_row: int, terms: Terms) -> None:
             f"task {terms.task_id!r} had contract version {terms.contract_version} before; "
             f"needed one above {newest}, the newest"
         )
+
+
+_VERSIONS = select(t.task.c.is_current, t.task.c.contract_version).where(
+    t.task.c.orchestration_id == bindparam("of_run"), t.task.c.key == bindparam("of_key")
+)
 
 
 def close_run(tx: Tx, orchestration_row: int) -> None:
