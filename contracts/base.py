@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
-from contracts.canonical import canonical_bytes, json_faults
+from contracts.canonical import canonical_bytes, is_plain, json_faults
 from contracts.scopes import pattern_fault
 
 __all__ = ["JSON", "Argument", "Identifier", "Name", "PathPattern", "StrictModel"]
@@ -43,6 +43,8 @@ MAX_VALUE_DEPTH = 64
 
 
 def _json(value: Any) -> Any:
+    if is_plain(value, max_depth=MAX_VALUE_DEPTH):
+        return value
     faults = json_faults(value, max_depth=MAX_VALUE_DEPTH)
     if not faults:
         # A float such as 1e20 is written as an integer that nobody may read again.

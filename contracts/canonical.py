@@ -22,6 +22,7 @@ __all__ = [
     "canonical_bytes",
     "canonical_object",
     "digest_of",
+    "is_plain",
     "json_faults",
     "sha256_digest",
     "well_formed",
@@ -39,7 +40,7 @@ def sha256_digest(data: bytes) -> str:
 
 def canonical_bytes(value: Any) -> bytes:
     """The one serialisation that is hashed and stored. Raises ``BadInput`` with the place of what has none."""
-    plain = _plain_bytes(value)
+    plain = _plain_bytes(value, MAX_DEPTH)
     if plain is not None:
         return plain
     faults = json_faults(value)
@@ -48,7 +49,12 @@ def canonical_bytes(value: Any) -> bytes:
     return rfc8785.dumps(value)
 
 
-def _plain_bytes(value: Any) -> bytes | None:
+def is_plain(value: Any, *, max_depth: int) -> bool:
+    """Whether this is surely the same after it was stored and read back; if not, ``json_faults`` says what it is."""
+    return _plain_bytes(value, max_depth) is not None
+
+
+def _plain_bytes(value: Any, max_depth: int) -> bytes | None:
     """The canonical form by way of the standard library, whose encoder is in C, where both are the same.
 
     They are for text, numbers that are not written with an exponent, lists and objects, as long as no key needs the
@@ -57,7 +63,7 @@ def _plain_bytes(value: Any) -> bytes | None:
     """
     try:
         text = _ENCODER.encode(value)
-        if (not text.isascii() and _BEYOND_SURROGATES.search(text)) or text.count("[") + text.count("{") > MAX_DEPTH:
+        if (not text.isascii() and _BEYOND_SURROGATES.search(text)) or text.count("[") + text.count("{") > max_depth:
             return None
         read = _DECODER.decode(text)
         if read != value:

@@ -6,12 +6,13 @@ other than its default.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from pydantic import Field
 
 from contracts.base import Identifier, StrictModel
-from contracts.terms import Terms
+from contracts.terms import Resources, Terms
 
 __all__ = ["Binding", "DelegationContract", "render_contract"]
 
@@ -48,13 +49,14 @@ _ADDED = (
     "mcp_servers",
     "acceptance",
 )
-_ALWAYS_IN_RESOURCES = ("tools", "network", "write_scope", "delegation")
+_DEFAULT_RESOURCES = Resources().model_dump(mode="json", include={"tools", "network", "write_scope", "delegation"})
+"""What a grant says even where it is the default."""
 
 
 def render_contract(terms: Terms, binding: Binding) -> dict[str, Any]:
     """The JSON document for the child, in the published order of its fields."""
-    resources = terms.resources.model_dump(mode="json")
-    stated = terms.resources.model_dump(mode="json", exclude_defaults=True)
+    stated = terms.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    resources = _DEFAULT_RESOURCES | stated.get("resources", {})
     document: dict[str, Any] = {
         "child_run_id": binding.child_run_id,
         "parent_run_id": binding.parent_run_id,
@@ -64,18 +66,18 @@ def render_contract(terms: Terms, binding: Binding) -> dict[str, Any]:
         "task_id": terms.task_id,
         "objective": terms.objective,
         "input_snapshot": dict(terms.input_snapshot),
-        "resources": {key: resources[key] for key in resources if key in _ALWAYS_IN_RESOURCES or key in stated},
-        "budget": terms.budget.model_dump(mode="json", exclude_none=True),
+        "resources": {key: copy(resources[key]) for key in Resources.model_fields if key in resources},
+        "budget": stated.get("budget", {}),
         "required_evidence": [item.document() for item in terms.required_evidence],
         "result_protocol": terms.result_protocol.model_dump(mode="json"),
     }
-    added = terms.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"resources", "budget"})
-    added["agent"] = terms.agent.document() if terms.agent is not None else None
-    added["needs"] = [need.document() for need in terms.needs]
-    added["acceptance"] = [check.document() for check in terms.acceptance]
+    if terms.agent is not None:
+        stated["agent"] = terms.agent.document()
+    stated["needs"] = [need.document() for need in terms.needs]
+    stated["acceptance"] = [check.document() for check in terms.acceptance]
     for key in _ADDED:
-        if added.get(key):
-            document[key] = added[key]
+        if stated.get(key):
+            document[key] = stated[key]
     if binding.claim_generation is not None:
         document["claim_generation"] = binding.claim_generation
     return document

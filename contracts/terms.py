@@ -238,6 +238,9 @@ class ResultProtocol(StrictModel):
     )
     parent_decisions: list[ParentDecision] = Field(default=["accepted", "rejected", "repair_required"], min_length=1)
 
+    def __deepcopy__(self, memo: object = None) -> Self:
+        return self  # as a default it would be copied for each contract, and nothing changes it
+
 
 class Terms(Shared):
     """What is agreed. In canonical form every default is written out and money is integer micro-USD.

@@ -276,10 +276,11 @@ class Child:
         workspace = place.workspace.folder if place.workspace is not None else None
         needs_source = bool(SOURCE_TOOLS & set(claim.terms.resources.tools)) or workspace is not None
         reader = env.reader_of(claim) if needs_source else None
+        output_path = env.output_path(claim)
         self._ports = ports = AttemptPorts(
             claim, env.store, env.home, env.workplaces, place, start, loop=self._loop, signal=self.signal,
             redactor=self._redactor, clean=self._asked, rests=self._rests, pinned_file=env.pinned_file,
-            output_path=env.output_path(claim), lock_path=env.lock_path,
+            output_path=output_path, lock_path=env.lock_path,
         )  # fmt: skip
         broker = Broker(
             claim.terms.resources, reader, clock=env.clock, on_call=on_call, workspace=workspace, runner=ports.runner,
@@ -306,7 +307,7 @@ class Child:
             place=Place(
                 scratch=place.scratch,
                 workspace=place.working_folder,
-                output_path=env.output_path(claim),
+                output_path=output_path,
                 lock_path=env.lock_path,
                 credentials=set_here(claim.terms.resources.credentials),
             ),

@@ -21,7 +21,8 @@ class Home:
 
     url: str
     folder: Path
-    outside_folder: Path | None = None
+    outside: Path
+    """Where workspaces and checkouts lie: outside every repository, whose configuration would reach into them."""
 
     @property
     def locks(self) -> Path:
@@ -30,11 +31,6 @@ class Home:
     @property
     def logs(self) -> Path:
         return self.folder / "logs"
-
-    @property
-    def outside(self) -> Path:
-        """Where workspaces and checkouts lie: outside every repository, whose configuration would reach into them."""
-        return self.outside_folder or _state_folder() / sha256_digest(self.url.encode())[7:19]
 
     @property
     def store_file(self) -> Path | None:
@@ -79,7 +75,7 @@ def open_home(
     """
     url = store or os.environ.get("COORDINATOR_STORE") or str(default_store(cwd or Path.cwd()))
     if url.startswith(("postgres:", "postgresql:", "postgresql+")):
-        folder = Path(home).absolute() if home else _state_folder() / sha256_digest(url.encode())[7:19]
+        folder = Path(home).absolute() if home else _state_of(url)
         if create:
             _make(folder)
         return Home(url, folder, folder)
@@ -95,7 +91,8 @@ def open_home(
         folder = file.with_name(file.name + "-files")
     if create:
         _make(folder)
-    return Home(f"sqlite:///{file}", folder, Path(home).absolute() if home else None)
+    url = f"sqlite:///{file}"
+    return Home(url, folder, folder if home else _state_of(url))
 
 
 def _make(folder: Path) -> None:
@@ -117,6 +114,7 @@ def default_store(cwd: Path) -> Path:
     return cwd / FOLDER / "store.db"
 
 
-def _state_folder() -> Path:
+def _state_of(url: str) -> Path:
+    """Of one store, in the user's state folder."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "coordinator"
+    return Path(base) / "coordinator" / sha256_digest(url.encode())[7:19]

@@ -23,7 +23,7 @@ from contracts.terms import Terms
 from coordinator import crash_points
 from coordinator.home import Home
 from coordinator.models import PricedModel, price_model, refuse_missing_keys, resolve_agent, used_terms
-from coordinator.pinning import lint_here, snapshot_of, unpinned_siblings
+from coordinator.pinning import Siblings, lint_here, snapshot_of, unpinned_siblings
 from coordinator.store import TaskStore
 from coordinator.store.database import Blob
 from coordinator.store.records import NewRun, NewTask
@@ -139,6 +139,7 @@ def plan_launch(
             ]
     terms: dict[str, Terms] = {}
     priced: dict[str, PricedModel] = {}
+    beside = Siblings(files, folder)
     for task_id, (task, agent_pins, agent_faults, agent_notes) in resolved.items():
         snapshot, own_faults = snapshot_of(task, folder, f"tasks.{task_id}", files)
         snapshot.update(agent_pins)
@@ -153,7 +154,7 @@ def plan_launch(
         if pin is not None:
             snapshot["repo_ref"] = pin.repo_ref()
         terms[task_id] = issue_task(task, task_id, 1, snapshot, merged.inputs)
-        report.warnings += unpinned_siblings(snapshot, files, folder, f"tasks.{task_id}.agent")
+        report.warnings += unpinned_siblings(snapshot, beside, f"tasks.{task_id}.agent")
     return Plan(merged, pin, files, terms, faults, report.warnings, priced)
 
 

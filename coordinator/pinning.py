@@ -17,7 +17,7 @@ from contracts.tools import SOURCE_TOOLS
 from coordinator.gate import load_schema
 from coordinator.modules import module_file
 
-__all__ = ["PROGRAM_PATH", "lint_here", "pin", "snapshot_of", "unpinned_siblings"]
+__all__ = ["PROGRAM_PATH", "Siblings", "lint_here", "pin", "snapshot_of", "unpinned_siblings"]
 
 PROGRAM_PATH = "/usr/local/bin:/usr/bin:/bin"
 """Where children and checks find programs, after the folder of the coordinator's interpreter."""
@@ -119,16 +119,28 @@ def _imported(source: bytes) -> tuple[str, ...]:
     return tuple(sorted(module.decode() for module in found))
 
 
-def unpinned_siblings(
-    snapshot: Mapping[str, str], files: Mapping[str, bytes], folder: Path, path: str
-) -> Iterator[Fault]:
+class Siblings:
+    """What files of Python import from beside the orchestration; looked up once for all tasks that name them."""
+
+    def __init__(self, files: Mapping[str, bytes], folder: Path) -> None:
+        self._files = files
+        self._folder = folder
+        self._found: dict[str, Sequence[str]] = {}
+
+    def of(self, name: str) -> Sequence[str]:
+        if name not in self._found:
+            imported = _imported(self._files[name]) if name.endswith(".py") and name in self._files else ()
+            self._found[name] = [f"{one}.py" for one in imported if (self._folder / f"{one}.py").is_file()]
+        return self._found[name]
+
+
+def unpinned_siblings(snapshot: Mapping[str, str], beside: Siblings, path: str) -> Iterator[Fault]:
     """Only named files are pinned: what they import from beside the orchestration is used as it is then."""
     for name in snapshot:
-        if name.endswith(".py") and name in files:
-            for sibling in _imported(files[name]):
-                if (folder / f"{sibling}.py").is_file() and f"{sibling}.py" not in snapshot:
-                    what = f"{name} imports {sibling}.py from beside it, which is not pinned and may change under a run"
-                    yield Fault(path, what, "put what a child needs into one file, or into an installed package")
+        for sibling in beside.of(name):
+            if sibling not in snapshot:
+                what = f"{name} imports {sibling} from beside it, which is not pinned and may change under a run"
+                yield Fault(path, what, "put what a child needs into one file, or into an installed package")
 
 
 def lint_here(task: Task, path: str, *, has_source: bool) -> Iterator[Fault]:
