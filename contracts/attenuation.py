@@ -79,6 +79,10 @@ def attenuation_faults(parent: Grant, child: Grant, *, path: str = "resources") 
     for command in ours.commands:
         if not _command_within(theirs.commands, command):
             beyond("commands", command, theirs.commands or "none")
+    unasked = [tool for tool in theirs.needs_approval if tool in ours.tools and tool not in ours.needs_approval]
+    if unasked:
+        what = f"{', '.join(unasked)} without a person's yes goes beyond the parent's grant"
+        faults.append(Fault(f"{path}.needs_approval", what, f"add {', '.join(unasked)}"))
     for server in sorted(servers_used(ours.tools)):
         if child.mcp_servers.get(server) != parent.mcp_servers.get(server):
             beyond(f"mcp_servers.{server}", "another server of this name", "the one that its own contract names")
@@ -152,10 +156,12 @@ def _checks_beyond(parent: Grant, child: Grant, path: str) -> list[Fault]:
     than it has."""
     faults: list[Fault] = []
     own = [check.document() for check in parent.acceptance]
+    # What it may run only when a person has said yes, nobody runs for it without one.
+    unasked = "run_command" not in parent.resources.needs_approval
     for index, check in enumerate(child.acceptance):
         if check.document() in own or check.command is None:
             continue
-        if check.env or not _command_within(parent.resources.commands, check.command):
+        if check.env or not (unasked and _command_within(parent.resources.commands, check.command)):
             what = f"{check.command} is neither a command that the parent may run nor a check of its own"
             faults.append(Fault(f"{path}.acceptance[{index}].command", what, "name one of these, without env"))
     files = _files(parent)

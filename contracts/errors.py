@@ -18,6 +18,7 @@ __all__ = [
     "Refused",
     "StaleClaim",
     "StoreUnavailable",
+    "Unanswered",
     "VersionRefused",
     "WrongState",
 ]
@@ -94,3 +95,11 @@ class BudgetExhausted(Refused):
 
 class OperationUnsettled(Refused):
     """A side effect was sent, and nobody knows what came of it: a person has to say."""
+
+
+class Unanswered(CoordinatorError):
+    """A person has to answer first: the attempt ends as blocked with this very question."""
+
+    def __init__(self, question: str) -> None:
+        super().__init__("nobody has answered yet; the work rests until somebody does")
+        self.question = question

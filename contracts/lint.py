@@ -90,7 +90,7 @@ def _lint_budget(of_run: Budget, of_task: Budget, path: str) -> Iterator[Fault]:
 def _notes(task: Task, of_run: Budget, path: str) -> Iterator[Fault]:
     """What may be meant so, and is said."""
     tools = task.resources.tools
-    outside = [tool for tool in tools if tool == "run_command" or mcp_server_of(tool)]
+    outside = [tool for tool in tools if reaches_outside(tool)]
     if outside and task.resources.effects == "none":
         what = f"nothing records what {', '.join(outside)} may change outside the workspace"
         hint = "write 'effects: declared' if anything can: then each call is an operation that is never sent twice"
@@ -182,9 +182,30 @@ def _lint_reach(task: Task | Terms, prefix: str) -> Iterator[Fault]:
         what = "a child delegates by the tool delegate, which only a model or a scripted child can call"
         hint = "add 'delegate' to its tools" if by_calls else "write 'delegation: deny'"
         yield Fault(f"{prefix}resources.delegation", what, hint)
-    if resources.effects == "declared" and not by_calls:
+    is_program = task.agent is not None and task.agent.kind == "command"
+    calls_out = by_calls or (not is_program and any(map(reaches_outside, resources.tools)))
+    if resources.effects == "declared" and not calls_out:
         what = "only calls of tools are recorded as operations, and this agent is a program of its own"
         yield Fault(f"{prefix}resources.effects", what, "write 'effects: possible'")
+    if resources.needs_approval and is_program:
+        what = "people are asked about calls of tools, and this agent is a program of its own, which calls none"
+        yield Fault(f"{prefix}resources.needs_approval", what, "drop it, or let a model or a script do this")
+    elif resources.needs_approval and resources.effects != "declared":
+        what = f"a call that waits for a person's yes is an operation, and the effects are {resources.effects!r}"
+        yield Fault(f"{prefix}resources.effects", what, "write 'effects: declared'")
+    for index, tool in enumerate(resources.needs_approval):
+        if not reaches_outside(tool):
+            what = f"{tool!r} has no effect outside that a person could be asked about"
+            hint = "name run_command or tools of servers, mcp__SERVER__TOOL"
+            yield Fault(f"{prefix}resources.needs_approval[{index}]", what, hint)
+        elif tool not in resources.tools:
+            what = f"{tool!r} is not granted (granted: {', '.join(resources.tools) or 'none'})"
+            yield Fault(f"{prefix}resources.needs_approval[{index}]", what, "add it to 'tools', or drop it here")
+
+
+def reaches_outside(tool: str) -> bool:
+    """Whether a call of it can change anything beyond the workspace."""
+    return tool == "run_command" or mcp_server_of(tool) is not None
 
 
 def producible(item: EvidenceRequirement, task: Task | Terms) -> tuple[str, str] | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
@@ -25,6 +26,18 @@ from contracts.terms import (
     WorkspaceKind,
     unique,
 )
+
+if TYPE_CHECKING:
+    from contracts.assignment import Assignment
+    from contracts.model_specs import McpServer
+    from contracts.prices import Price
+    from contracts.results import Result
+
+    Fields = Mapping[str, Any]
+    """A document's own words for a value, as they stand in a file."""
+
+    Function = Callable[[Assignment], Result] | Callable[[Assignment], Awaitable[Result]]
+    """A child that is a Python function: at the top level of a file, so that another process can take it over."""
 
 __all__ = ["Defaults", "Orchestration", "Source", "Task", "merge"]
 
@@ -74,6 +87,26 @@ class Task(Shared):
     required_evidence: list[EvidenceRequirement] = []
     acceptance: list[Check] = []
 
+    if TYPE_CHECKING:
+        # What may be said, which is more than what is read then; at run time pydantic's own does this, and faster.
+        def __init__(
+            self,
+            *,
+            objective: str,
+            agent: AgentSpec | Fields | Function,
+            needs: Sequence[Need | str | Fields] = ...,
+            workspace: WorkspaceKind = ...,
+            isolation: Literal["none", "sandbox"] = ...,
+            resources: Resources | Fields = ...,
+            budget: Budget | Fields = ...,
+            limits: Limits | Fields = ...,
+            on_takeover: TakeoverPolicy = ...,
+            required_evidence: Sequence[EvidenceRequirement | str | Fields] = ...,
+            acceptance: Sequence[Check | Fields] = ...,
+            prices: Mapping[str, Price | Fields] = ...,
+            mcp_servers: Mapping[str, McpServer | Fields] = ...,
+        ) -> None: ...
+
     @field_validator("agent", mode="before")
     @classmethod
     def _callable(cls, value: Any) -> Any:
@@ -102,6 +135,23 @@ class Orchestration(Shared):
     defaults: Defaults = Defaults()
     tasks: dict[Identifier, Task] = Field(json_schema_extra={"minProperties": 1})
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            objective: str,
+            tasks: Mapping[str, Task | Fields],
+            schema: Literal["coordinator/v1"] = ...,
+            source: Source | str | Path | Fields | None = ...,
+            inputs: Mapping[str, JSON] = ...,
+            budget: Budget | Fields = ...,
+            defaults: Defaults | Fields = ...,
+            prices: Mapping[str, Price | Fields] = ...,
+            mcp_servers: Mapping[str, McpServer | Fields] = ...,
+        ) -> None: ...
 
     @property
     def folder(self) -> Path:

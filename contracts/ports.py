@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from contracts.turns import CallRecord, ModelUsage, StoredTurn, ToolAnswer, TurnResponse
+from contracts.turns import CallRecord, FailedTry, ModelUsage, StoredTurn, ToolAnswer, TurnResponse
 
 __all__ = [
     "ArtifactRef",
@@ -24,6 +24,7 @@ __all__ = [
     "Reserved",
     "SourceFile",
     "SourceReader",
+    "Standing",
     "ToolCall",
     "Tools",
     "Worst",
@@ -214,21 +215,45 @@ class Meter(Protocol):
         """Replace the worst case by what it was. What is never settled stays charged. Taken from a stale holder too."""
         ...
 
+    def failed(self, reserved: Reserved, tried: FailedTry) -> None:
+        """Record that the call brought no answer. Its charge stands where it may have been billed, and is taken back
+        where not. Taken from a stale holder too."""
+        ...
+
     def left(self) -> Worst:
         """The least that is left in any budget up the tree; a budget without a limit counts as 2**53 - 1."""
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A workspace as it is at one moment: the digest of all its files, and what differs from its base."""
+
+    tree_digest: str
+    changed: Sequence[str]
+
+
 class Operations(Protocol):
     """Side effects outside, each one recorded before it happens."""
 
-    def run(self, key: str, tool: str, arguments: Mapping[str, Any], send: Callable[[], str]) -> str:
+    def run(
+        self,
+        key: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        send: Callable[[], str],
+        standing: Callable[[], Standing] | None = None,
+    ) -> str:
         """Record the call as prepared, then as sent, then call ``send`` and record what came of it.
 
         ``key`` names the call within the task for ever: one that has succeeded or failed before is not sent again, and
         gives its first outcome. Raises ``OperationUnsettled`` for one that was sent and whose end nobody knows, and
         what ``send`` raises: when that is ``OperationUnsettled`` it stays sent, else it has failed with these words,
         and is refused with them from then on.
+
+        A call that needs a person's yes is sent once for each yes to exactly this call in exactly these files
+        (``standing``; None: there is no workspace). Raises ``Unanswered`` with the question, ``Refused`` with the words
+        of the person who said no.
         """
         ...
 
@@ -243,7 +268,8 @@ class Inbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChildEnd:
-    """How a delegated child ended: data, whatever it says. ``word``: accepted, partial, failed, blocked …"""
+    """How a delegated child ended: data, whatever it says. ``word``: accepted, partial, failed, blocked …; of one that
+    was not waited for to its end, how it stands: pending, running, submitted …"""
 
     delegation_id: str
     word: str
@@ -263,9 +289,10 @@ class Delegator(Protocol):
         """
         ...
 
-    def wait(self, delegation_ids: Sequence[str]) -> Sequence[ChildEnd]:
+    def wait(self, delegation_ids: Sequence[str], time_left_s: float) -> Sequence[ChildEnd]:
         """Wait for the ends of these; meanwhile this child holds no slot of its worker. Once all that are left can go
-        on only when a person answers, these are ``blocked``. Raises ``Refused`` when told to stop."""
+        on only when a person answers, these are ``blocked``. Of the time that is left to it, some is kept for handing
+        in: those that have not ended by then are told as they stand. Raises ``Refused`` when told to stop."""
         ...
 
 

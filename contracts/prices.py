@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, PlainSerializer
 
 from contracts.base import StrictModel
-from contracts.turns import ModelUsage
+
+if TYPE_CHECKING:
+    from contracts.turns import ModelUsage
 
 __all__ = ["MICRO", "USD", "Price", "micro_usd"]
 

@@ -85,10 +85,11 @@ class Resources(Sparse):
     ``network``: ``deny`` or a list of ``host:port``. ``credentials``: names only, never values. ``effects``: whether
     the child may change anything outside: ``none``, ``declared`` (each one an operation) or ``possible``.
     ``commands``: what ``run_command`` may run, each the exact words that a command begins with. ``models``: what
-    children of this child may use besides its own model.
+    children of this child may use besides its own model. ``needs_approval``: granted tools each call of which needs a
+    person's yes to exactly that call.
     """
 
-    later: ClassVar[tuple[str, ...]] = ("commands", "models")
+    later: ClassVar[tuple[str, ...]] = ("commands", "models", "needs_approval")
 
     tools: list[ToolName] = []
     network: Literal["deny"] | list[HostPort] = "deny"
@@ -99,6 +100,7 @@ class Resources(Sparse):
     effects: Literal["none", "declared", "possible"] = "none"
     commands: list[Annotated[list[Argument], Field(min_length=1)]] = []
     models: list[Name] = []
+    needs_approval: list[ToolName] = []
 
 
 class Budget(Sparse):

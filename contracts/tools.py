@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from contracts.ports import ArtifactRef
+
 __all__ = [
     "AWAIT_CHILDREN",
     "CONTROL_TOOLS",
@@ -42,6 +44,8 @@ class ToolReply:
 
     text: str
     is_error: bool = False
+    whole: ArtifactRef | None = None
+    """Where the text was cut: the artifact that holds all of it."""
 
 
 def _text(description: str) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from contracts.base import StrictModel
+from contracts.results import ArtifactEntry
 
-__all__ = ["CallRecord", "ModelCall", "ModelUsage", "StoredTurn", "ToolAnswer", "TurnResponse"]
+__all__ = ["CallRecord", "FailedTry", "ModelCall", "ModelUsage", "StoredTurn", "ToolAnswer", "TurnResponse"]
 
 
 class ModelUsage(StrictModel):
@@ -58,6 +59,8 @@ class ToolAnswer(StrictModel):
     call_id: str
     text: str
     is_error: bool = False
+    whole: ArtifactEntry | None = None
+    """Where the text was cut: the artifact that holds all of it."""
 
 
 class CallRecord(StrictModel):
@@ -71,6 +74,18 @@ class CallRecord(StrictModel):
     """``answered``, or what went wrong in a word: ``rate_limited``, ``overloaded``, ``dropped`` …"""
     status: int | None = None
     billed: Literal["yes", "no", "unknown"] = "no"
+    """Where it is unknown, the worst case stays charged."""
+    waited_s: float = 0.0
+    """For an overloaded provider, or for time to pass after the try before."""
+    said: str = ""
+    """What went wrong, in the provider's words or the client's."""
+
+
+class FailedTry(StrictModel):
+    """A try without an answer, as it is kept whatever becomes of its turn. ``turn``: the number of that."""
+
+    turn: int
+    record: CallRecord
 
 
 class StoredTurn(StrictModel):

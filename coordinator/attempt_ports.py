@@ -87,7 +87,7 @@ class AttemptPorts:
                 store, claim, start, redactor, signal,
                 tree=place.tree, record=lambda turn: workplaces.record(claim, place, turn, redactor),
             )  # fmt: skip
-            self.meter = AttemptMeter(store, claim, signal)
+            self.meter = AttemptMeter(store, claim, redactor, signal)
         if terms.resources.delegation != "deny":
             self.delegator = ChildDelegator(store, home, claim, signal, rests)
         if servers_used(terms.resources.tools):

@@ -365,8 +365,9 @@ class Child:
             place.handed_in = True
             return Submission(self.claim, manifest, blobs)
         if result.outcome is Outcome.BLOCKED:
+            about_call = self._ports.operations.unanswered.get(result.question) if self._ports is not None else None
             text = self._asked(result.question) or "the child is blocked and did not say why"
-            question = Question("input", text, None, f"input:{self.claim.attempt_row}")
+            question = about_call or Question("input", text, None, f"input:{self.claim.attempt_row}")
             return Ending(
                 self.claim, "blocked", f"blocked: {text[:300]}", manifest=manifest, artifacts=blobs, question=question
             )

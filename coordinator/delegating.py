@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from contracts.tools import SOURCE_TOOLS, WRITING_TOOLS
 from coordinator.home import Home
 from coordinator.launch import plan_launch
 from coordinator.models import refuse_missing_keys
-from coordinator.results import TaskResult, task_results
+from coordinator.results import TaskResult, task_result
 from coordinator.store import TaskStore
 from coordinator.store.database import StoreBroken
 from coordinator.store.records import Claim, NewTask
@@ -32,6 +33,12 @@ from workspaces import SourcePin
 __all__ = ["ChildDelegator"]
 
 POLL_S = 0.2
+
+HANDING_IN_S_MAX = 60.0
+HANDING_IN_PART = 0.2
+"""Of the time that is left to a parent, what its wait leaves it to hand in: a turn of a model."""
+
+OUT_OF_TIME = "it has not ended, and the time to wait for it is over"
 
 
 class ChildDelegator:
@@ -71,8 +78,9 @@ class ChildDelegator:
         self._store.delegate(claim.orchestration_row, [new], parent=claim, files=blobs)
         return task_id
 
-    def wait(self, delegation_ids: Sequence[str]) -> Sequence[ChildEnd]:
+    def wait(self, delegation_ids: Sequence[str], time_left_s: float) -> Sequence[ChildEnd]:
         names = {self._task_id(name): name for name in delegation_ids}
+        until_s = time.monotonic() + time_left_s - min(HANDING_IN_S_MAX, HANDING_IN_PART * time_left_s)
         self._rests(True)
         try:
             seen = -1
@@ -80,17 +88,19 @@ class ChildDelegator:
                 if self._signal.is_set():
                     raise Refused(f"told to stop while children were waited for: {self._signal.reason}")
                 try:
+                    is_over = until_s <= time.monotonic()
                     newest = self._store.newest_event(self._claim.orchestration_row)
-                    if newest != seen:
+                    if newest != seen or is_over:
                         seen = newest
-                        ends = self._ends(names)
+                        ends = self._ends(names, is_over=is_over)
                         if ends is not None:
                             return ends
                 except StoreBroken:
                     raise
                 except StoreUnavailable:
                     seen = -1
-                self._signal.wait(POLL_S)
+                left_s = until_s - time.monotonic()
+                self._signal.wait(min(POLL_S, left_s) if left_s > 0 else POLL_S)
         finally:
             self._rests(False)
 
@@ -127,8 +137,9 @@ class ChildDelegator:
         files = {name: data for name, data in plan.files.items() if name not in parent.input_snapshot}
         return issued.model_copy(update={"input_snapshot": pinned}), files
 
-    def _ends(self, names: Mapping[str, str]) -> list[ChildEnd] | None:
-        """How they ended, or wait for a person; None while one of them goes on without. Raises ``NotFound``."""
+    def _ends(self, names: Mapping[str, str], *, is_over: bool) -> list[ChildEnd] | None:
+        """How they ended, or wait for a person; None while one of them goes on without, unless the wait is over. Raises
+        ``NotFound``."""
         looked_at = [self._store.task(self._claim.orchestration_row, task_id=task_id) for task_id in names]
         own = [task for task in looked_at if task is not None and task.parent_task_id == self._claim.task_id]
         tasks = {task.task_id: task for task in own}
@@ -136,13 +147,14 @@ class ChildDelegator:
         if unknown:
             raise NotFound(f"no child was delegated as {', '.join(unknown)}")
         questions = {task_id: _question(task) for task_id, task in tasks.items() if task.state not in FINAL_STATES}
-        if None in questions.values():
+        if None in questions.values() and not is_over:
             return None
-        results = task_results(self._store, list(tasks.values()))
+        results = {task.task_id: task_result(self._store, task) for task in tasks.values()}
         ends = {task_id: _end(name, results[task_id]) for task_id, name in names.items()}
         for task_id, question in questions.items():
             # It may never be answered, and the parent's own deadline goes on.
-            ends[task_id] = replace(ends[task_id], word="blocked", reason=question or "")
+            told = ("blocked", question) if question is not None else (tasks[task_id].word, OUT_OF_TIME)
+            ends[task_id] = replace(ends[task_id], word=told[0], reason=told[1])
         return list(ends.values())
 
 

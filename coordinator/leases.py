@@ -1,4 +1,4 @@
-"""Lease renewal: one thread a process, so that neither a blocked loop nor a busy child can stop it."""
+"""Lease renewal: in threads of their own, so that neither a blocked loop nor a busy child can stop it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ RETRIES_A_LEASE = 12
 class LeaseKeeper:
     """Renews every registered claim at a third of the shortest lease, in one batch.
 
-    ``on_lost`` is called from the keeper's thread, once for a claim that has lost its authority: refused by the
-    store, or not renewed in time because the store could not be reached.
+    ``on_lost`` is called from a thread of the keeper, once for a claim that has lost its authority: refused by the
+    store, or not renewed in time because the store could not be reached. For that a second thread watches: a store
+    that stands still gives no answer to the first, not even an error.
     """
 
     def __init__(
@@ -31,21 +32,28 @@ class LeaseKeeper:
         self._monotonic = monotonic
         self._changed = threading.Condition()
         self._claims: dict[str, tuple[Claim, Callable[[StaleClaim], None], float]] = {}
-        self._due = float("inf")
+        self._due = self._watched_until = float("inf")
+        self._trouble = "no answer came"
+        """What is known of the last renewal that did not come about."""
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name="lease-keeper", daemon=True),
+            threading.Thread(target=self._watch, name="lease-watch", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def add(self, claim: Claim, on_lost: Callable[[StaleClaim], None]) -> None:
         with self._changed:
             lease_s = claim.terms.limits.lease_s
             if not self._claims:
                 self._due = float("inf")
-            self._claims[claim.token] = (claim, on_lost, self._monotonic() + lease_s)
+            until = self._monotonic() + lease_s
+            self._claims[claim.token] = (claim, on_lost, until)
             due = self._monotonic() + lease_s / 3
-            if due < self._due:
-                self._due = due
-                self._changed.notify()
+            if due < self._due or until < self._watched_until:
+                self._due, self._watched_until = min(due, self._due), min(until, self._watched_until)
+                self._changed.notify_all()
 
     def remove(self, claim: Claim) -> bool:
         """Unregister, before submitting. False when the claim was lost already."""
@@ -60,8 +68,9 @@ class LeaseKeeper:
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         while True:
@@ -80,17 +89,11 @@ class LeaseKeeper:
             outcomes = self._renew([claim for claim, _, _ in batch])
         except Exception as error:
             # The store is away, and this thread must outlive whatever that looks like. It may be back just before a
-            # lease ends, so the next try comes soon. A lease that has run out by our own clock must be taken for lost.
+            # lease ends, so the next try comes soon.
             with self._changed:
                 shortest_s = min(claim.terms.limits.lease_s for claim, _, _ in batch)
                 self._due = min(self._due, self._monotonic() + shortest_s / RETRIES_A_LEASE)
-            for claim, on_lost, until in batch:
-                if self._monotonic() >= until and self.remove(claim):
-                    on_lost(
-                        StaleClaim(
-                            f"the lease of {claim.address} ran out while the store could not be reached: {error}"
-                        )
-                    )
+                self._trouble = str(error)
             return
         for (claim, on_lost, _), outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, StaleClaim):
@@ -100,3 +103,24 @@ class LeaseKeeper:
                 with self._changed:
                     if claim.token in self._claims:
                         self._claims[claim.token] = (claim, on_lost, started + claim.terms.limits.lease_s)
+
+    def _watch(self) -> None:
+        """A lease that has run out by our own clock must be taken for lost, whatever the store would say."""
+        while True:
+            with self._changed:
+                while not self._closed:
+                    self._watched_until = min((until for _, _, until in self._claims.values()), default=float("inf"))
+                    if self._monotonic() >= self._watched_until:
+                        break
+                    self._changed.wait(self._watched_until - self._monotonic() if self._claims else None)
+                if self._closed:
+                    return
+                over = [(claim, told) for claim, told, until in self._claims.values() if until <= self._monotonic()]
+                trouble = self._trouble
+            for claim, on_lost in over:
+                if self.remove(claim):
+                    on_lost(
+                        StaleClaim(
+                            f"the lease of {claim.address} ran out while the store could not be reached: {trouble}"
+                        )
+                    )

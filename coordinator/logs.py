@@ -74,8 +74,7 @@ class _BestEffort:
             self._file.write(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.flush()
+        """The file hands on each line as it comes."""
 
 
 def bind_context(claim: Claim) -> None:

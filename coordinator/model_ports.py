@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from contracts.canonical import sha256_digest, well_formed
-from contracts.errors import CoordinatorError, OperationUnsettled, Refused, StoreUnavailable
-from contracts.ports import CancelSignal, Reserved, Worst
+from contracts.canonical import canonical_bytes, sha256_digest, well_formed
+from contracts.errors import CoordinatorError, OperationUnsettled, Refused, StoreUnavailable, Unanswered
+from contracts.ports import CancelSignal, Reserved, Standing, Worst
 from contracts.tools import AWAIT_CHILDREN, CONTROL_TOOLS, TOOLS, WRITING_TOOLS
-from contracts.turns import CallRecord, ModelUsage, StoredTurn, ToolAnswer, TurnResponse
+from contracts.turns import CallRecord, FailedTry, ModelUsage, StoredTurn, ToolAnswer, TurnResponse
 from coordinator import crash_points
+from coordinator.approving import call_question
 from coordinator.redaction import Redactor
 from coordinator.store import TaskStore
+from coordinator.store.artifacts import INLINE_BYTES_MAX
 from coordinator.store.database import Blob, StoreBroken
-from coordinator.store.journaling import Answered
-from coordinator.store.records import Claim
+from coordinator.store.journaling import Answered, Earlier
+from coordinator.store.records import Claim, Question
 from coordinator.store.views import TurnView
 
 __all__ = [
@@ -76,7 +78,7 @@ def start_of(store: TaskStore, claim: Claim) -> Start:
     fresh = Start(claim.attempt, tree=tree, tree_of=left_by)
     in_order = done == list(earlier.turns)[: len(done)] and len(earlier.turns) - len(done) <= 1
     if claim.terms.on_takeover == "fresh" or not in_order:
-        return fresh
+        return _as_asked(store, earlier, fresh)
     try:
         turns = read_turns(store, earlier.turns)
     except (CoordinatorError, ValueError, KeyError):
@@ -85,6 +87,16 @@ def start_of(store: TaskStore, claim: Claim) -> Start:
     if earlier.broken_off and not _underway(turns[-1]):
         return fresh
     return Start(earlier.turns[0].conversation, turns, tree, left_by)
+
+
+def _as_asked(store: TaskStore, earlier: Earlier, fresh: Start) -> Start:
+    """With the files as they were when the attempt before asked a person, perhaps in the midst of a turn: the answer
+    may be about just these."""
+    if earlier.blocked is None:
+        return fresh
+    number, digest = earlier.blocked
+    workspace = json.loads(store.bytes_of(digest)).get("workspace")
+    return fresh if workspace is None else replace(fresh, tree=workspace["candidate_tree"], tree_of=number)
 
 
 def read_turns(store: TaskStore, turns: Sequence[TurnView]) -> list[StoredTurn]:
@@ -165,8 +177,14 @@ class AttemptJournal:
         if not self._leaves_files:
             self._tree = self._record(number)
         self._leaves_files = False
-        blob = self._blob([answer.model_dump(mode="json") for answer in answers])
-        self._store.finished(self._claim, self.conversation, number, blob, self._tree)
+        blob = self._blob([answer.model_dump(mode="json", exclude_none=True) for answer in answers])
+        # Too long to be kept inline, so they are durable since they were made.
+        wholes = [
+            Blob(answer.whole.digest, answer.whole.size_bytes, None)
+            for answer in answers
+            if answer.whole is not None and answer.whole.size_bytes > INLINE_BYTES_MAX
+        ]
+        self._store.finished(self._claim, self.conversation, number, blob, self._tree, wholes)
 
     def _blob(self, value: Any) -> Blob:
         clean, _ = self._redactor.value(value)
@@ -177,9 +195,10 @@ class AttemptJournal:
 class AttemptMeter:
     """Implements ``contracts.ports.Meter``."""
 
-    def __init__(self, store: TaskStore, claim: Claim, signal: CancelSignal) -> None:
+    def __init__(self, store: TaskStore, claim: Claim, redactor: Redactor, signal: CancelSignal) -> None:
         self._store = store
         self._claim = claim
+        self._redactor = redactor
         self._signal = signal
         self._heard = 0
         """Number of the last charge of this attempt whose number came back."""
@@ -190,6 +209,12 @@ class AttemptMeter:
 
     def settle(self, reserved: Reserved, spent: Worst) -> None:
         patiently(lambda: self._store.settle(reserved.number, spent), self._signal)
+
+    def failed(self, reserved: Reserved, tried: FailedTry) -> None:
+        clean, _ = self._redactor.value(tried.model_dump(mode="json"))
+        data = canonical_bytes(clean)
+        spent = Worst(0, 0) if tried.record.billed == "no" else None
+        patiently(lambda: self._store.settle(reserved.number, spent, failed=data), self._signal)
 
     def left(self) -> Worst:
         return self._store.left(self._claim)
@@ -204,8 +229,17 @@ class TaskOperations:
         self._claim = claim
         self._redactor = redactor
         self._signal = signal
+        self.unanswered: dict[str, Question] = {}
+        """By their text: what has to be asked before a call can be sent."""
 
-    def run(self, key: str, tool: str, arguments: Mapping[str, Any], send: Callable[[], str]) -> str:
+    def run(
+        self,
+        key: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        send: Callable[[], str],
+        standing: Callable[[], Standing] | None = None,
+    ) -> str:
         """Raises ``Refused`` with the first outcome of one that has failed before."""
         claim, store = self._claim, self._store
         known = store.prepare_operation(claim, key, tool, self._blob(dict(arguments)))
@@ -215,7 +249,14 @@ class TaskOperations:
             raise Refused(known.outcome or "it failed before")
         if known.state == "sent":
             raise OperationUnsettled(f"{tool} was sent before, and nobody saw what came of it: a person has to say")
-        store.send_operation(claim, known.row)
+        if tool in claim.terms.resources.needs_approval:
+            here = standing() if standing is not None else None
+            question = call_question(claim, tool, arguments, here, self._redactor)
+            if not store.send_operation(claim, known.row, question.bound_digest):
+                self.unanswered[question.text] = question
+                raise Unanswered(question.text)
+        else:
+            store.send_operation(claim, known.row)
         crash_points.reached("operation_sent", claim.task_id, claim.attempt)
         try:
             said = send()
@@ -249,7 +290,8 @@ class TaskInbox:
     def answer_to(self, question: str) -> tuple[bool, str] | None:
         asked = self._clean(question)
         for item in reversed(self._store.requests(self._claim.orchestration_row, task_id=self._claim.task_id)):
-            if item.kind == "input" and item.question == asked and item.answer:
+            agreed = item.contract_version == self._claim.terms.contract_version
+            if item.kind == "input" and agreed and item.question == asked and item.answer:
                 return item.answer.approved, item.answer.message
         return None
 

@@ -20,6 +20,7 @@ from coordinator.store.judging import accepted_results, last_repair
 from coordinator.store.operating import settled_operations
 from coordinator.store.reading import requests_of
 from coordinator.store.records import Claim
+from coordinator.store.views import RequestView
 
 __all__ = ["build_assignment", "contract_of"]
 
@@ -54,7 +55,7 @@ def build_assignment(
         answers = [
             (item.question, item.answer)
             for item in requests_of(tx, claim.orchestration_row, task_id=claim.task_id)
-            if item.kind == "input" and item.answer is not None
+            if item.answer is not None and (item.kind == "input" or _is_about_a_call_of(claim, item))
         ]
         names = select(t.task.c.key).where(t.task.c.orchestration_id == claim.orchestration_row, t.task.c.is_current)
         others = [key for key in tx.conn.execute(names.limit(1000)).scalars() if key != claim.task_id]
@@ -99,3 +100,8 @@ def build_assignment(
         artifacts=artifacts,
         operations=seen.operations,
     )
+
+
+def _is_about_a_call_of(claim: Claim, item: RequestView) -> bool:
+    same_terms = item.action is not None and item.action.terms_digest == claim.terms_digest
+    return same_terms and item.state == "answered"

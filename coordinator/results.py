@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,11 @@ class NotAccepted(CoordinatorError):
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How a task stands. ``output`` and ``manifest`` are those of the judged result, and None before there is one."""
+    """How a task stands. ``output`` and ``manifest`` are those of the judged result, and None before there is one.
+
+    Documents are read from the store, digests checked, when they are first asked for: those of a wide run are many.
+    They raise ``Damaged``, and ``StoreUnavailable`` when the store is not there any more.
+    """
 
     task_id: str
     state: State
@@ -32,16 +36,22 @@ class TaskResult:
     """``accepted``, ``partial``, ``failed``, ``cancelled``, ``blocked`` …: the word that people read."""
     reason: str
     attempts: int
-    _decision: bytes | None = field(default=None, repr=False)
-    _manifest: bytes | None = field(default=None, repr=False)
+    decision_digest: str | None
+    manifest_digest: str | None
+    _store: TaskStore = field(repr=False)
 
     @cached_property
     def decision(self) -> Decision | None:
-        return None if self._decision is None else Decision.model_validate_json(self._decision)
+        data = self._bytes_of(self.decision_digest)
+        return None if data is None else Decision.model_validate_json(data)
 
     @cached_property
     def manifest(self) -> Manifest | None:
-        return None if self._manifest is None else Manifest.model_validate_json(self._manifest)
+        data = self._bytes_of(self.manifest_digest)
+        return None if data is None else Manifest.model_validate_json(data)
+
+    def _bytes_of(self, digest: str | None) -> bytes | None:
+        return None if digest is None else self._store.bytes_of(digest)
 
     @property
     def output(self) -> Any:
@@ -82,30 +92,20 @@ def judged_attempt(task: TaskView) -> AttemptView | None:
     return decided[-1] if decided else submitted[-1] if submitted else None
 
 
-def task_results(store: TaskStore, tasks: Sequence[TaskView]) -> dict[str, TaskResult]:
-    """Read the decisions and manifests of tasks, digests checked. Raises ``Damaged``."""
-    judged = {task.task_id: judged_attempt(task) for task in tasks}
-    wanted = {
-        digest
-        for attempt in judged.values() if attempt is not None
-        for digest in (attempt.decision_digest, attempt.manifest_digest) if digest is not None
-    }  # fmt: skip
-    stored = store.many_bytes_of(wanted)
-    found: dict[str, TaskResult] = {}
-    for task in tasks:
-        attempt = judged[task.task_id]
-        decision = stored.get(attempt.decision_digest or "") if attempt is not None else None
-        manifest = stored.get(attempt.manifest_digest or "") if attempt is not None else None
-        found[task.task_id] = TaskResult(
-            task.task_id, task.state, task.word, task.why, len(task.attempts), decision, manifest
-        )
-    return found
-
-
 def task_result(store: TaskStore, task: TaskView) -> TaskResult:
-    return task_results(store, [task])[task.task_id]
+    judged = judged_attempt(task)
+    return TaskResult(
+        task.task_id,
+        task.state,
+        task.word,
+        task.why,
+        len(task.attempts),
+        decision_digest=judged.decision_digest if judged is not None else None,
+        manifest_digest=judged.manifest_digest if judged is not None else None,
+        _store=store,
+    )
 
 
 def run_result(store: TaskStore, row: int) -> RunResult:
     run = store.run(row)
-    return RunResult(run.run_id, run.state, task_results(store, run.tasks))
+    return RunResult(run.run_id, run.state, {task.task_id: task_result(store, task) for task in run.tasks})

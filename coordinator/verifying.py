@@ -100,11 +100,12 @@ class _Rows:
             .order_by(a.task_id, a.number)
         )  # fmt: skip
         self.attempts = [_Attempt(*row) for row in tx.conn.execute(attempts)]
-        question, answer = t.document.alias("q"), t.document.alias("r")
+        question, answer, action = t.document.alias("q"), t.document.alias("r"), t.document.alias("a")
         requests = (
-            select(t.request.c.request_id, t.request.c.task_id, question.c.digest, answer.c.digest)
+            select(t.request.c.request_id, t.request.c.task_id, question.c.digest, answer.c.digest, action.c.digest)
             .join(question, question.c.id == t.request.c.question_id)
             .outerjoin(answer, answer.c.id == t.request.c.answer_id)
+            .outerjoin(action, action.c.id == t.request.c.action_id)
             .where(t.request.c.orchestration_id == run)
             .order_by(t.request.c.sequence)
         )
@@ -126,11 +127,13 @@ class _Rows:
             for row in own:
                 if attempt in (None, row.number):
                     work.attempt(f"{address}@{row.number}", row, task.key, task.digest)
-            for request_id, of_task, question, answer in self.requests:
+            for request_id, of_task, question, answer, action in self.requests:
                 if of_task == task.id and attempt is None:
                     work.read(address, f"question of {request_id}", "question", question)
                     if answer is not None:
                         work.read(address, f"answer to {request_id}", "answer", answer)
+                    if action is not None:
+                        work.read(address, f"call asked about by {request_id}", "call", action)
         return work.found
 
 

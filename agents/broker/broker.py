@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agents.broker.arguments import argument_faults
-from agents.broker.diffs import workspace_diff
+from agents.broker.diffs import changed_paths, workspace_diff
 from agents.broker.editing import edited
 from agents.broker.errors import ToolRefused
 from agents.broker.folder import LINK, Folder
@@ -29,6 +29,7 @@ from contracts.ports import (
     Operations,
     SourceFile,
     SourceReader,
+    Standing,
     ToolCall,
 )
 from contracts.results import ProcessRecord
@@ -41,6 +42,10 @@ __all__ = ["Broker", "Seen"]
 SEARCHED_FILE_BYTES_MAX = 1_000_000
 MATCHES_MAX = 10_000
 RECORDED_CHARS_MAX = 1_000
+NEEDS_APPROVAL = (
+    " [each call needs a person's yes to exactly that call with the files as they are: the work rests until it is "
+    "answered, then make the same call again]"
+)
 
 
 @dataclass(slots=True)
@@ -95,8 +100,9 @@ class Broker:
         }
         self._outside = Outside(
             resources, clock=clock, runner=runner, operations=operations, inbox=inbox, delegator=delegator,
-            servers=servers,
+            servers=servers, standing=self._standing if workspace is not None else None,
         )  # fmt: skip
+        self._needs_approval = frozenset(resources.needs_approval)
         self._read_scope = resources.read_scope
         self._write_scope = resources.write_scope
         self._base = reader
@@ -133,12 +139,16 @@ class Broker:
 
         Raises ``ServerFailed``, or ``ToolRefused`` where servers cannot be used at all.
         """
-        return [
+        offered = [
             {"name": name, "description": tool.summary, "input_schema": arguments_of(tool)}
             if tool is not None
             else self._outside.servers_for(name).tools()[name].document()
             for name, tool in self._granted.items()
         ]
+        for tool in offered:
+            if tool["name"] in self._needs_approval:
+                tool["description"] = f"{tool['description']}{NEEDS_APPROVAL}"
+        return offered
 
     def processes(self) -> Sequence[ProcessRecord]:
         """The programs that ``run_command`` ran, and saw the end of."""
@@ -338,6 +348,11 @@ class Broker:
         text = self._outside.call_server(seen.key, name, arguments)
         seen.digest = sha256_digest(text.encode())
         return text
+
+    def _standing(self) -> Standing:
+        assert self._folder is not None
+        changed = changed_paths(self._base, self._folder) if self._base is not None else []
+        return Standing(self._folder.digest(), [well_formed(path) for path in changed])
 
     def _tree(self) -> _Tree:
         tree = self._folder or self._base

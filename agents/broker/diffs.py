@@ -12,7 +12,7 @@ from agents.broker.folder import FILE_BYTES_MAX, LINK, Folder
 from contracts.canonical import well_formed
 from contracts.ports import SourceFile, SourceReader
 
-__all__ = ["workspace_diff"]
+__all__ = ["changed_paths", "workspace_diff"]
 
 SHOWN_FILE_BYTES_MAX = 200_000
 SHOWN_LINES_MAX = 2_000
@@ -50,6 +50,11 @@ def workspace_diff(base: SourceReader, now: Folder, readable: Callable[[str], bo
         if len(only_named) > NAMED_MAX:
             shown.append(f"[  and {len(only_named) - NAMED_MAX} more]\n")
     return "".join(shown)
+
+
+def changed_paths(base: SourceReader, now: Folder) -> list[str]:
+    """Every path that differs, in order."""
+    return [path for path, _, _ in _changes(base, now, lambda path: True)]
 
 
 def _changes(

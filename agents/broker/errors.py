@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contracts.errors import CoordinatorError
+from contracts.errors import CoordinatorError, Unanswered
 
 __all__ = ["OutcomeUnknown", "ServerFailed", "ToolRefused", "Unanswered"]
 
@@ -17,11 +17,3 @@ class OutcomeUnknown(CoordinatorError):
 
 class ServerFailed(CoordinatorError):
     """A server of tools cannot be used as the contract grants it: the attempt cannot go on."""
-
-
-class Unanswered(CoordinatorError):
-    """A person has to answer first: the attempt ends as blocked with this very question."""
-
-    def __init__(self, question: str) -> None:
-        super().__init__("nobody has answered yet; the work rests until somebody does")
-        self.question = question

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets
 import stat
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from agents.broker.errors import ToolRefused
+from contracts.canonical import sha256_digest
 from contracts.ports import SourceFile
 
 __all__ = ["FILE_BYTES_MAX", "LINK", "Folder"]
@@ -25,6 +27,8 @@ ENTRIES_MAX = 200_000
 DEPTH_MAX = 100
 LINK = "120000"
 """Mode of a symbolic link in a tree."""
+_GIT_CHANGES = frozenset({"objects", "logs", "index"})
+"""What differs between two repositories that stand at the same commit."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Not blocking: a named pipe in place of a file would hold us for ever.
@@ -49,7 +53,44 @@ class Folder:
 
     def files(self) -> list[SourceFile]:
         """Every file and link by the bytes of its path, ``.git`` left out. Their ids are not known, so empty."""
-        found: list[SourceFile] = []
+        found = [
+            SourceFile("/".join(parts), mode, size_bytes, "")
+            for parts, mode, size_bytes in self._entries()
+            if not any(map(_is_git, parts))
+        ]
+        return sorted(found, key=lambda file: os.fsencode(file.path))
+
+    def digest(self) -> str:
+        """Of every file and link, with path, mode and content: two folders with the same one hold the same.
+
+        Of what git keeps for itself only where it stands and what it would run: its objects have names of their own,
+        and index and logs hold times.
+        """
+        lines = []
+        for parts, mode, _ in self._entries():
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                path = os.fsencode("/".join(parts))
+                lines.append(b"%s %s %s\0" % (mode.encode(), self._content_digest(parts, mode).encode(), path))
+        return sha256_digest(b"".join(sorted(lines)))
+
+    def _content_digest(self, parts: Sequence[str], mode: str) -> str:
+        path = "/".join(parts)
+        with self._opened(parts[:-1]) as folder_fd:
+            try:
+                if mode == LINK:
+                    return sha256_digest(os.readlink(os.fsencode(parts[-1]), dir_fd=folder_fd))
+                fd = os.open(parts[-1], _FILE, dir_fd=folder_fd)
+            except OSError as error:
+                raise _reason(error, folder_fd, parts[-1], path) from None
+            with open(fd, "rb") as file:
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
+                    raise _not_a_file(status.st_mode, path)
+                return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+    def _entries(self) -> Iterator[tuple[tuple[str, ...], str, int]]:
+        """(the parts of its path, mode, size in bytes) of every file and link, without git's objects, index and
+        logs."""
         pending: list[tuple[str, ...]] = [()]
         count = 0
         while pending:
@@ -61,7 +102,7 @@ class Folder:
                         if count > ENTRIES_MAX or len(parts) > DEPTH_MAX:
                             limits = f"{ENTRIES_MAX:,} files or {DEPTH_MAX} folders within each other"
                             raise ToolRefused(f"the workspace holds more than {limits}: it cannot be listed")
-                        if _is_git(entry.name):
+                        if entry.name in _GIT_CHANGES and parts and _is_git(parts[-1]):
                             continue
                         if entry.is_dir(follow_symlinks=False):
                             pending.append((*parts, entry.name))
@@ -70,10 +111,9 @@ class Folder:
                             status = entry.stat(follow_symlinks=False)
                             mode = _tree_mode(status.st_mode)
                             if mode is not None:
-                                found.append(SourceFile("/".join((*parts, entry.name)), mode, status.st_size, ""))
+                                yield (*parts, entry.name), mode, status.st_size
             except FileNotFoundError:
                 continue  # the folder was removed meanwhile
-        return sorted(found, key=lambda file: os.fsencode(file.path))
 
     def read_bytes(self, path: str) -> bytes:
         """Content of a regular file."""

@@ -17,7 +17,7 @@ from contracts.assignment import Assignment
 from contracts.canonical import sha256_digest, well_formed
 from contracts.errors import CoordinatorError, OperationUnsettled, StaleClaim, StoreUnavailable
 from contracts.evidence import EvidenceItem
-from contracts.ports import ChildEnd
+from contracts.ports import ArtifactRef, ChildEnd
 from contracts.results import Result
 from contracts.states import Outcome
 from contracts.tools import CONTROL_TOOLS, ToolReply, arguments_of
@@ -48,6 +48,7 @@ class ToolLoop:
         self._broker = broker
         self._control = {**CONTROL_TOOLS, "submit_result": submitting(assignment.contract)}
         self._tools: list[dict[str, Any]] | None = None
+        self._whole: ArtifactRef | None = None
         self.result: Result | None = None
         """What was handed in by an accepted ``submit_result``, or *blocked* with the question that nobody has answered
         yet."""
@@ -82,7 +83,9 @@ class ToolLoop:
         try:
             if self.result is not None or name in self._control:
                 return ToolReply(self._say(name, arguments))
-            return ToolReply(self._shown(name, self._broker.call(name, arguments, key)))
+            self._whole = None
+            text = self._shown(name, self._broker.call(name, arguments, key))
+            return ToolReply(text, whole=self._whole)
         except Unanswered as error:
             self.result = self._assignment.blocked(error.question)
             return _wrong(str(error))
@@ -113,7 +116,7 @@ class ToolLoop:
     def _kept(self, tool: str, text: str) -> str:
         """Keep the whole of a result, and say where. The name is made from the text: the same one means the same."""
         name = f"result-of-{tool}-{sha256_digest(text.encode()).removeprefix('sha256:')[:12]}.txt"
-        self._assignment.artifact(name, text)
+        self._whole = self._assignment.artifact(name, text)
         return f"the whole is kept as the artifact {name}"
 
     def _say(self, name: str, arguments: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from agents.broker.errors import OutcomeUnknown, ToolRefused, Unanswered
 from agents.broker.mcp_tools import ToolServers
 from contracts.canonical import digest_of, sha256_digest, well_formed
 from contracts.errors import OperationUnsettled
-from contracts.ports import ChildEnd, Clock, CommandRunner, Delegator, Inbox, Operations
+from contracts.ports import ChildEnd, Clock, CommandRunner, Delegator, Inbox, Operations, Standing
 from contracts.results import ProcessRecord
 from contracts.terms import Resources
 
@@ -43,9 +43,13 @@ class Outside:
         inbox: Inbox | None,
         delegator: Delegator | None,
         servers: ToolServers | None,
+        standing: Callable[[], Standing] | None,
     ) -> None:
+        """``standing``: how the workspace is now; None: there is none."""
         self._commands = resources.commands
         self._declared = resources.effects == "declared"
+        self._needs_approval = frozenset(resources.needs_approval)
+        self._standing = standing
         self._clock = clock
         self._runner = runner
         self._operations = operations
@@ -112,7 +116,7 @@ class Outside:
     def await_children(self, delegation_ids: Sequence[str]) -> list[ChildEnd]:
         delegator = _present(self._delegator, "await_children", "delegates")
         _refuse_on_a_loop("await_children")
-        return list(delegator.wait(delegation_ids))
+        return list(delegator.wait(delegation_ids, self._time_for("await_children")))
 
     def call_server(self, key: str | None, name: str, arguments: Mapping[str, Any]) -> str:
         servers = self.servers_for(name)
@@ -131,7 +135,7 @@ class Outside:
 
     def _done(self, key: str | None, tool: str, arguments: Mapping[str, Any], send: Callable[[], str]) -> str:
         """Sent at once; where effects are declared, as an operation, whose first outcome is found again by its key."""
-        if not self._declared:
+        if not self._declared and tool not in self._needs_approval:
             return send()
         operations = _present(self._operations, tool, "records operations")
 
@@ -141,7 +145,7 @@ class Outside:
             except OutcomeUnknown as error:
                 raise OperationUnsettled(str(error)) from error
 
-        return operations.run(key or self._key_of(tool, arguments), tool, arguments, sent)
+        return operations.run(key or self._key_of(tool, arguments), tool, arguments, sent, self._standing)
 
     def _key_of(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """For a program that begins anew in each attempt: the same call, the same time it is made.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -12,19 +13,22 @@ from datetime import UTC, datetime
 from agents.llm.adapter import Adapter
 from agents.llm.conversation import ModelRequest
 from agents.llm.failures import CallFailed
+from agents.llm.limiter import PATIENCE_S, Limiter, Permit
 from agents.llm.retrying import with_retries
 from agents.llm.threads import in_thread
 from agents.metering import price_of, worst_of, worst_tokens
 from contracts.canonical import digest_of, well_formed
+from contracts.errors import StoreUnavailable
 from contracts.ports import Meter, Reserved, Worst
 from contracts.prices import Price
 from contracts.steps import reached
 from contracts.terms import ModelSpec
-from contracts.turns import CallRecord, ModelUsage, TurnResponse
+from contracts.turns import CallRecord, FailedTry, ModelUsage, TurnResponse
 
 __all__ = ["Caller", "Prepared", "Reply"]
 
 NOTHING = Worst(0, 0)
+_BROKEN_OFF = CallFailed("stopped", "its child was stopped before the answer came")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +61,20 @@ class Caller:
         provider: str,
         prices: Mapping[str, Price],
         meter: Meter,
+        limiter: Limiter,
         where: tuple[str, int],
+        stopped: Callable[[], bool],
     ) -> None:
-        """``where``: task and attempt."""
+        """``limiter``: of the account that is asked. ``where``: task and attempt. ``stopped``: whether to wait no
+        more."""
         self._adapter = adapter
         self._spec = spec
         self._provider = provider
         self._prices = prices
         self._meter = meter
+        self._limiter = limiter
         self._where = where
+        self._stopped = stopped
 
     def price(self, input_tokens: int = 0) -> Price | None:
         spec = self._spec
@@ -86,15 +95,40 @@ class Caller:
             raise LookupError(f"no price is known for the model {self._spec.model}")
         return Prepared(request, digest_of(document), worst_of(size, self._spec.max_output_tokens, price))
 
-    async def ask(self, prepared: Prepared, time_left_s: Callable[[], float], tries: list[CallRecord]) -> Reply:
-        """Every try is added to ``tries``. Raises ``CallFailed``, and what the meter raises."""
+    async def ask(
+        self, prepared: Prepared, time_left_s: Callable[[], float], tries: list[CallRecord], turn: int
+    ) -> Reply:
+        """Every try is added to ``tries``, and one without an answer is recorded at once as one of this turn. Raises
+        ``CallFailed``, and what the meter raises."""
+        ended_s = time.monotonic()  # of the try before, as far as there was one
+        patience_s = PATIENCE_S
 
         async def attempt(_number: int) -> Reply:
-            return await self._try(prepared, time_left_s, tries)
+            """Refusals for overload are none of the few tries: the limiter says when to ask again, and when no more."""
+            nonlocal ended_s, patience_s
+            while True:
+                permit = await self._limiter.wait(time_left_s, patience_s, self._stopped)
+                patience_s -= permit.waited_s
+                waited_s = time.monotonic() - ended_s if tries else permit.waited_s
+                try:
+                    return await self._try(prepared, time_left_s, tries, turn, permit, waited_s)
+                except CallFailed as failed:
+                    ended_s = time.monotonic()
+                    if not failed.overload:
+                        raise
+                    self._limiter.refused(permit, failed)
 
         return await with_retries(attempt, time_left_s)
 
-    async def _try(self, prepared: Prepared, time_left_s: Callable[[], float], tries: list[CallRecord]) -> Reply:
+    async def _try(
+        self,
+        prepared: Prepared,
+        time_left_s: Callable[[], float],
+        tries: list[CallRecord],
+        turn: int,
+        permit: Permit,
+        waited_s: float,
+    ) -> Reply:
         timeout_s = min(self._spec.timeout_s, time_left_s())
         if timeout_s <= 0:
             raise CallFailed("out_of_time", "no time is left for a call", billed="no")
@@ -110,6 +144,8 @@ class Caller:
                 outcome=outcome,
                 status=failed.status if failed else None,
                 billed=failed.billed if failed else "yes",
+                waited_s=round(waited_s, 3),
+                said=failed.message if failed else "",
             )
             tries.append(made)
             return made
@@ -117,15 +153,17 @@ class Caller:
         try:
             async with asyncio.timeout(timeout_s):
                 response, usage = await self._adapter.ask(prepared.request, timeout_s)
-        except TimeoutError:
-            failed = CallFailed("timeout", f"no whole answer within {timeout_s:g} s", retryable=True)
-            record(failed.word, failed)
+        except (TimeoutError, CallFailed) as error:
+            failed = _failure(error, timeout_s)
+            tried = FailedTry(turn=turn, record=record(failed.word, failed))
+            await in_thread(lambda: self._meter.failed(reserved, tried))
             raise failed from None
-        except CallFailed as failed:
-            record(failed.word, failed)
-            if failed.billed == "no":
-                await self._settle(reserved, NOTHING)
+        except asyncio.CancelledError:
+            broken_off = FailedTry(turn=turn, record=record("stopped", _BROKEN_OFF))
+            with contextlib.suppress(StoreUnavailable):
+                await in_thread(lambda: self._meter.failed(reserved, broken_off))
             raise
+        self._limiter.answered(permit)
         reached("model_answered", *self._where)
         record("answered", None)
         if usage is None:
@@ -150,3 +188,9 @@ class Caller:
 
     async def _settle(self, reserved: Reserved, spent: Worst) -> None:
         await in_thread(lambda: self._meter.settle(reserved, spent))
+
+
+def _failure(error: TimeoutError | CallFailed, timeout_s: float) -> CallFailed:
+    if isinstance(error, CallFailed):
+        return error
+    return CallFailed("timeout", f"no whole answer within {timeout_s:g} s", retryable=True)

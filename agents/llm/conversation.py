@@ -68,7 +68,7 @@ class Answered:
     answers: Sequence[ToolAnswer]
 
     def document(self) -> dict[str, Any]:
-        return {"answers": [answer.model_dump() for answer in self.answers]}
+        return {"answers": [answer.model_dump(exclude={"whole"}) for answer in self.answers]}
 
 
 Message = Said | Spoken | Raw | Answered

@@ -32,6 +32,8 @@ _WORDS = {
 _RETRYABLE = frozenset({408, 409, 425, 429})
 """Besides every 5xx but 501."""
 
+_OVERLOADS = frozenset({429, 503, 529})
+
 _HOPELESS_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 """Said with 429, and waiting does not help."""
 
@@ -59,6 +61,11 @@ class CallFailed(Exception):
         self.retry_after_s = retry_after_s
         self.billed: Billed = billed
         super().__init__(str(self))
+
+    @property
+    def overload(self) -> bool:
+        """Whether the provider takes no request now, whoever asks."""
+        return self.retryable and self.status in _OVERLOADS
 
     def __str__(self) -> str:
         what = self.word.replace("_", " ")

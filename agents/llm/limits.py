@@ -43,7 +43,7 @@ class Limits:
 
     def count_earlier(self, turn: StoredTurn) -> None:
         self.turns = turn.number
-        self._earlier_s += sum(record.elapsed_s for record in turn.tries)
+        self._earlier_s += sum(record.waited_s + record.elapsed_s for record in turn.tries)
 
     def count_turn(self, began_s: float, spent: Worst) -> None:
         """A turn is over that began at this reading of the monotonic clock."""

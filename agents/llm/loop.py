@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from agents.llm.adapter import adapter_for
 from agents.llm.calling import Caller, Prepared, Reply
 from agents.llm.conversation import Conversation, ModelRequest, served_calls, was_handed_in
 from agents.llm.failures import CallFailed, one_line
+from agents.llm.limiter import LIMITERS, Account, Limiters
 from agents.llm.limits import Limits
 from agents.llm.threads import in_thread
 from contracts.assignment import Assignment
@@ -20,7 +22,7 @@ from contracts.canonical import well_formed
 from contracts.errors import BudgetExhausted
 from contracts.ports import Journal, Meter
 from contracts.prices import Price
-from contracts.results import ProcessRecord, Result
+from contracts.results import ArtifactEntry, ProcessRecord, Result
 from contracts.states import Outcome
 from contracts.steps import reached
 from contracts.terms import ModelSpec
@@ -58,16 +60,23 @@ class ModelRuntime:
     all_gone = True
 
     def __init__(
-        self, spec: ModelSpec, provider: str, api_key: str, render: Render, pinned_file: Callable[[str], Path]
+        self,
+        spec: ModelSpec,
+        provider: str,
+        api_key: str,
+        render: Render,
+        pinned_file: Callable[[str], Path],
+        limiters: Limiters = LIMITERS,
     ) -> None:
         """``provider``: ``anthropic`` or ``openai``, whose API is spoken. ``pinned_file``: the path of a pinned file's
-        exact bytes."""
+        exact bytes. ``limiters``: shared with the other children of the process."""
         self.processes: list[ProcessRecord] = []
         self._spec = spec
         self._provider = provider
         self._api_key = api_key
         self._render = render
         self._pinned_file = pinned_file
+        self._limiter = limiters.of(Account(provider, spec.base_url, spec.api_key_env))
 
     async def run(self, assignment: Assignment) -> Result:
         """Raises ``StaleClaim`` and what else ends an attempt as it comes; cancelled, it ends between two steps."""
@@ -78,7 +87,9 @@ class ModelRuntime:
         prices = {model: Price.model_validate(price) for model, price in assignment.contract.get("prices", {}).items()}
         where = (assignment.task_id, assignment.attempt)
         try:
-            caller = Caller(adapter, self._spec, self._provider, prices, meter, where)
+            caller = Caller(
+                adapter, self._spec, self._provider, prices, meter, self._limiter, where, assignment.cancel.is_set
+            )
             first = self._render(assignment, self._spec.instructions)
             tools = ToolLoop(assignment, broker, self._pinned_file)
             result = await _Attempt(assignment, tools, caller, journal, meter, first).run()
@@ -126,11 +137,24 @@ class _Attempt:
             self._note(turn.response)
             if turn.answers is None:
                 return await self._answer(turn.number, turn.response)
+            for answer in turn.answers:
+                if answer.whole is not None:
+                    await in_thread(partial(self._name_again, answer.whole))
             handed_in = self._say_again(turn, turn.answers)
             if handed_in is not None:
                 return handed_in
             self._conversation.add(turn.response, turn.answers)
         return None
+
+    def _name_again(self, whole: ArtifactEntry) -> None:
+        """What an earlier attempt was answered and could not be shown whole is an artifact of this attempt's result,
+        too."""
+        try:
+            data = self._assignment.artifacts.get(whole.digest)
+        except (KeyError, ValueError) as error:
+            self._assignment.gap(f"{whole.name}, the whole of what a tool answered, cannot be read any more: {error}")
+        else:
+            self._assignment.artifact(whole.name, data, whole.media_type)
 
     def _say_again(self, turn: StoredTurn, answers: Sequence[ToolAnswer]) -> Result | None:
         """What a finished turn noted belongs to this attempt's result, too.
@@ -161,10 +185,12 @@ class _Attempt:
         number = self._limits.turns + 1
         tries: list[CallRecord] = []
         try:
-            prepared, reply = await self._ask(prepared, tries)
+            prepared, reply = await self._ask(prepared, tries, number)
         except BudgetExhausted as error:
             return self._partial(one_line(str(error)))
         except CallFailed as failed:
+            if failed.word == "stopped":
+                return self._stopped()
             used_up = self._limits.used_up()
             return self._failed(failed, len(tries)) if used_up is None else self._partial(used_up)
         response = reply.response.model_copy(update={"last": last})
@@ -199,16 +225,16 @@ class _Attempt:
         )
         return await in_thread(lambda: self._caller.prepare(asking)), last
 
-    async def _ask(self, prepared: Prepared, tries: list[CallRecord]) -> tuple[Prepared, Reply]:
+    async def _ask(self, prepared: Prepared, tries: list[CallRecord], number: int) -> tuple[Prepared, Reply]:
         try:
-            return prepared, await self._caller.ask(prepared, self._limits.time_left_s, tries)
+            return prepared, await self._caller.ask(prepared, self._limits.time_left_s, tries, number)
         except CallFailed as failed:
             if failed.status != 400 or not prepared.request.forced:
                 raise
         # Some models refuse to be forced. What is offered is the same.
         asking = replace(prepared.request, forced=False)
         prepared = await in_thread(lambda: self._caller.prepare(asking))
-        return prepared, await self._caller.ask(prepared, self._limits.time_left_s, tries)
+        return prepared, await self._caller.ask(prepared, self._limits.time_left_s, tries, number)
 
     async def _answer(self, number: int, response: TurnResponse) -> Result | None:
         """Run the calls of a turn, store their answers, and say whether the child has ended."""
@@ -250,7 +276,8 @@ class _Attempt:
             text = "not carried out: the budget of tool calls is used up"
             return ToolAnswer(call_id=call.call_id, text=text, is_error=True)
         reply = await in_thread(lambda: self._tools.call(call.name, arguments, key))
-        return ToolAnswer(call_id=call.call_id, text=well_formed(reply.text), is_error=reply.is_error)
+        whole = ArtifactEntry(**asdict(reply.whole)) if reply.whole is not None else None
+        return ToolAnswer(call_id=call.call_id, text=well_formed(reply.text), is_error=reply.is_error, whole=whole)
 
     def _note(self, response: TurnResponse) -> None:
         """Count turns that brought the work no further, and those of one kind in a row."""
@@ -264,6 +291,8 @@ class _Attempt:
 
     def _failed(self, failed: CallFailed, tries: int) -> Result:
         said = str(failed) if tries <= 1 else f"{failed} ({tries} tries)"
+        if failed.word == "provider_unavailable":
+            return self._assignment.failed(said)
         if failed.retry_after_s is not None:
             said += f"; the provider asks to wait {failed.retry_after_s:.0f} s"
         return self._assignment.failed(f"the model could not be asked: {said}")

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from agents.llm.failures import CallFailed
+from agents.llm.limiter import PATIENCE_S
 
 __all__ = ["TRIES_MAX", "with_retries"]
 
@@ -42,7 +43,7 @@ async def with_retries(attempt: Callable[[int], Awaitable[T]], time_left_s: Call
             least_s = min(WAIT_FIRST_S * 2 ** (tries - 1), WAIT_MAX_S)
         # Later than announced, and not all at once: the others were told the same.
         wait_s = least_s + random.uniform(0.1, JITTER_S)  # noqa: S311 - spreads load, keeps no secret
-        return wait_s if wait_s < time_left_s() else False
+        return wait_s if wait_s < min(time_left_s(), PATIENCE_S) else False
 
     async for one in stamina.retry_context(on=wait, attempts=TRIES_MAX, timeout=None):
         with one:

@@ -14,7 +14,7 @@ from contracts.results import ArtifactEntry, Decision, Manifest
 from contracts.states import State
 from coordinator import crash_points
 from coordinator.cli.addresses import find, find_task
-from coordinator.cli.inspecting import ended_words
+from coordinator.cli.inspecting import binding_pairs, ended_words, pairs, short_digest
 from coordinator.cli.output import console, opened, print_json
 from coordinator.cli.tree import follow_up, next_command, somebody_works
 from coordinator.results import judged_attempt
@@ -45,6 +45,7 @@ def answer(
             print_json(
                 {
                     "request_id": request_id, "run_id": run_id, "task_id": asked.task_id, "approved": approve,
+                    "bound_digest": asked.bound_digest, "action": asked.action,
                     "repeated": done.repeated, "state": str(done.state), "next": next_command(task_store, run),
                 }
             )  # fmt: skip
@@ -54,6 +55,8 @@ def answer(
             out.print(f"{request_id} had this answer already; nothing was changed")
         else:
             out.print(f"{request_id} {'approved' if approve else 'rejected'}: {_consequence(asked, approve)}")
+        if asked.action is not None:
+            out.print(pairs((name, short_digest(text)) for name, text in binding_pairs(asked.action)))
         _print_next(task_store, out, run)
     return 0
 
@@ -76,6 +79,10 @@ def _find_request(store: TaskStore, prefix: str) -> tuple[str, str]:
 def _consequence(asked: RequestView, approved: bool) -> str:
     address = f"{asked.run_id}/{asked.task_id}"
     match asked.kind, approved:
+        case "approval", True if asked.action is not None:
+            return f"{address} goes on in a new attempt, which can make this very call once"
+        case "approval", False if asked.action is not None:
+            return f"{address} goes on in a new attempt, which is refused this call with your message"
         case "approval", True:
             return f"{address} goes to the gate again, which accepts it if all else still holds"
         case "approval", False:
@@ -84,6 +91,10 @@ def _consequence(asked: RequestView, approved: bool) -> str:
             return f"{address} goes on in a new attempt, which gets the answer"
         case "operation", _:
             return f"{address} goes on, and is told what you said"
+        case "damaged", True:
+            return f"{address} goes on if its contract has its digest again; else it is asked about again"
+        case "damaged", False:
+            return f"{address} is cancelled, with all that was delegated below it"
         case _, True:
             return f"{address} is judged again"
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from contracts.canonical import canonical_bytes
 from contracts.checks import Check
 from contracts.delegation import Binding, render_contract
+from contracts.requests import Action
 from contracts.results import Decision, Manifest
 from contracts.terms import ModelSpec, Terms
 from coordinator.cli.made import GUTTER, kept_at, program_failed, program_words, tail_lines, workspace_lines
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
+    "binding_pairs",
     "contract_document",
     "decision_lines",
     "ended_words",
@@ -41,6 +44,8 @@ __all__ = [
 ]
 
 Pairs = Iterator[tuple[str, str]]
+
+PATHS_SHOWN = 20
 
 
 def contract_document(run: RunView, task: TaskView, attempt: AttemptView | None) -> dict[str, Any]:
@@ -195,6 +200,8 @@ def terms_pairs(terms: Terms) -> Pairs:
     yield "workspace", terms.workspace
     delegation = resources.delegation if isinstance(resources.delegation, str) else "allowed"
     yield "other", f"network {network}; effects {resources.effects}; delegation {delegation}"
+    if resources.needs_approval:
+        yield "needs a yes", f"each call of {', '.join(resources.needs_approval)}"
     if resources.commands:
         yield "commands", "; ".join(shlex.join(words) for words in resources.commands)
     for name, server in terms.mcp_servers.items():
@@ -334,7 +341,25 @@ def _print_requests(out: Console, requests: Sequence[RequestView]) -> None:
     if requests:
         out.print()
         out.print("messages")
-        out.print(pairs((request.request_id, request_line(request)) for request in requests))
+        out.print(pairs(line for request in requests for line in _request_lines(request)))
+
+
+def _request_lines(request: RequestView) -> Pairs:
+    yield request.request_id, request_line(request)
+    if request.action is not None:
+        yield from ((name, short_digest(text)) for name, text in binding_pairs(request.action))
+
+
+def binding_pairs(action: Action) -> Pairs:
+    """What a yes to a call covers, and nothing else."""
+    yield "covers", f"one call of {action.tool} under contract version {action.contract_version}, {action.terms_digest}"
+    yield "with", action.arguments
+    yield "in files", action.tree_digest or "none: the task has no workspace"
+    shown_paths, more = action.changed[:PATHS_SHOWN], action.changed_count - len(action.changed[:PATHS_SHOWN])
+    for path in shown_paths:
+        yield "changed", json.dumps(path, ensure_ascii=False)
+    if more:
+        yield "", f"and {more:,} more changed files"
 
 
 def request_line(request: RequestView) -> str:

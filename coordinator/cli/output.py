@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from coordinator.home import Home
     from coordinator.store import TaskStore
 
-__all__ = ["INTERRUPTED", "console", "exit_code_of", "opened", "print_json"]
+__all__ = ["DIFFERS", "INTERRUPTED", "console", "exit_code_of", "opened", "print_json"]
 
 INTERNAL = 70
 INTERRUPTED = 130
 USAGE = 2
+DIFFERS = "`coordinator evidence RUN --verify` names everything that differs"
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -84,7 +85,7 @@ def exit_code_of(error: BaseException, *, json_wanted: bool = False) -> int:
     for line in lines:
         print(line, file=sys.stderr)
     if isinstance(error, Damaged):
-        print("`coordinator evidence RUN --verify` names everything that differs", file=sys.stderr)
+        print(DIFFERS, file=sys.stderr)
     return error.exit_code
 
 

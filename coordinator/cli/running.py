@@ -20,7 +20,7 @@ from coordinator.cli.logs import last_words
 from coordinator.cli.made import some
 from coordinator.cli.output import INTERRUPTED, console, opened, print_json
 from coordinator.cli.progress import Progress
-from coordinator.cli.showing import print_summary, run_json
+from coordinator.cli.showing import damage_code, print_summary, run_json
 from coordinator.home import Home, open_home
 from coordinator.launch import Launched, Plan, launch, plan_launch
 from coordinator.models import missing_keys
@@ -225,11 +225,12 @@ def refuse_costly(store: TaskStore, rows: Sequence[int], fault: crash_points.Fau
 
 
 def exit_code_for(store: TaskStore, row: int) -> int:
-    """0 all accepted, 1 ended otherwise, 4 waiting for an answer (or left open by a limited worker)."""
+    """0 all accepted, 1 ended otherwise, 3 a contract is damaged, 4 waiting for an answer (or left open by a limited
+    worker)."""
     run = store.run(row)
     if run.state != "ended":
         return 4
-    return 0 if run.ok else 1
+    return damage_code(run) or (0 if run.ok else 1)
 
 
 @contextlib.contextmanager

@@ -13,9 +13,20 @@ from contracts.errors import BadInput
 from coordinator.cli.addresses import find, find_task
 from coordinator.cli.inspecting import print_run, print_task, run_details, task_details
 from coordinator.cli.logs import last_words
-from coordinator.cli.output import INTERRUPTED, console, opened, print_json
+from coordinator.cli.output import DIFFERS, INTERRUPTED, console, opened, print_json
 from coordinator.cli.progress import event_line
-from coordinator.cli.transcript import is_model, print_turn, read_turn, spent_of, turn_value, turns_of
+from coordinator.cli.transcript import (
+    Unanswered,
+    is_model,
+    print_turn,
+    print_unanswered,
+    read_turn,
+    spent_of,
+    turn_value,
+    turns_of,
+    unanswered_in,
+    unanswered_value,
+)
 from coordinator.cli.tree import (
     Doing,
     answer_commands,
@@ -27,14 +38,14 @@ from coordinator.cli.tree import (
 )
 from coordinator.cli.values import event_value, request_value, run_value
 from coordinator.launch import UNENFORCED
-from coordinator.store import TaskStore
-from coordinator.store.views import RunView
+from coordinator.store import Damaged, TaskStore
+from coordinator.store.views import RunView, TaskView, TurnView
 from coordinator.text import shown
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["history", "inspect", "print_summary", "run_json", "status"]
+__all__ = ["damage_code", "history", "inspect", "print_summary", "run_json", "status"]
 
 LOOK_EVERY_S = 0.5
 
@@ -50,7 +61,17 @@ def status(run: str | None, *, watch: bool, store: str | None, home: Path | None
             print_json(run_json(task_store, row))
         else:
             print_summary(task_store, row, doing)
-    return 0
+        return damage_code(task_store.run(row))
+
+
+def damage_code(run: RunView) -> int:
+    """0, unless the stored terms of a task are damaged: that is said."""
+    damaged = [task for task in run.tasks if task.damage]
+    for task in damaged:
+        print(f"{task.run_id}/{task.task_id}: its contract is damaged: {shown(task.damage, 400)}", file=sys.stderr)
+    if damaged:
+        print(DIFFERS, file=sys.stderr)
+    return Damaged.exit_code if damaged else 0
 
 
 def history(run: str | None, *, store: str | None, home: Path | None, json: bool) -> int:
@@ -95,14 +116,21 @@ def inspect(address: str | None, *, transcript: bool, store: str | None, home: P
 def show_transcript(store: TaskStore, address: str | None, *, json: bool) -> int:
     """The turns of a model: of all attempts at a task, or of the conversation that one attempt stands on."""
     run, task, attempt = find_task(store, address)
-    turns = turns_of(store, task, attempt if "@" in (address or "") else None)
+    only = attempt if "@" in (address or "") else None
+    turns = turns_of(store, task, only)
+    unanswered = unanswered_in(store, task, turns, only)
     if json:
         values = [turn_value(turn, read_turn(store, turn)) for turn in turns]
-        print_json({"address": f"{run.run_id}/{task.task_id}", "turns": values})
+        in_vain = [unanswered_value(turn) for turn in unanswered]
+        print_json({"address": f"{run.run_id}/{task.task_id}", "turns": values, "unanswered": in_vain})
         return 0
     out = console()
-    for turn in turns:
-        print_turn(out, turn, read_turn(store, turn))
+    told: list[TurnView | Unanswered] = [*turns, *unanswered]
+    for turn in sorted(told, key=lambda turn: turn.first_at if isinstance(turn, Unanswered) else turn.answered_at):
+        if isinstance(turn, Unanswered):
+            print_unanswered(out, turn)
+        else:
+            print_turn(out, turn, read_turn(store, turn))
         out.print()
     many = "1 turn" if len(turns) == 1 else f"{len(turns)} turns"
     out.print(f"{run.run_id}/{task.task_id}: {many}, {spent_of(turns)}")
@@ -146,7 +174,11 @@ def print_summary(store: TaskStore, row: int, doing: Doing) -> None:
 
 def unenforced(run: RunView) -> str:
     """What nothing enforced for the tasks that were worked on; empty when everything was."""
-    return UNENFORCED if any(task.attempts and task.terms.isolation == "none" for task in run.tasks) else ""
+    return UNENFORCED if any(_unenforced(task) for task in run.tasks) else ""
+
+
+def _unenforced(task: TaskView) -> bool:
+    return bool(task.attempts) and not task.damage and task.terms.isolation == "none"
 
 
 def _print_next(store: TaskStore, out: Console, run: RunView) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from contracts.canonical import canonical_bytes
 from contracts.errors import BadInput
-from contracts.turns import CallRecord, ModelUsage, StoredTurn
+from contracts.turns import CallRecord, FailedTry, ModelUsage, StoredTurn
 from coordinator.cli.inspecting import pairs
 from coordinator.cli.made import GUTTER
 from coordinator.cli.tree import dollars
@@ -20,19 +22,24 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
+    "Unanswered",
     "event_of_turn",
     "is_model",
     "print_turn",
+    "print_unanswered",
     "read_turn",
     "spent_of",
     "turn_line",
     "turn_value",
     "turns_of",
+    "unanswered_in",
+    "unanswered_value",
 ]
 
 Pairs = Iterator[tuple[str, str]]
 TEXT_LINES_MAX = 40
 ANSWER_LINES_MAX = 8
+WAIT_SHOWN_S = 0.05
 STOPS = {
     "length": "cut off by the limit on its length",
     "refusal": "refused",
@@ -59,6 +66,34 @@ def turns_of(store: TaskStore, task: TaskView, attempt: AttemptView | None = Non
         return turns
     spoken_in = {turn.conversation for turn in turns if turn.attempt == attempt.number}
     return [turn for turn in turns if turn.conversation in spoken_in and turn.attempt <= attempt.number]
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A turn that an attempt asked for and got no answer to, or none yet. ``first_at``: when it was first asked for."""
+
+    attempt: int
+    number: int
+    first_at: datetime
+    tries: list[CallRecord]
+
+
+def unanswered_in(
+    store: TaskStore, task: TaskView, turns: Sequence[TurnView], attempt: AttemptView | None = None
+) -> list[Unanswered]:
+    """What was tried in vain for turns that are not among these; of one attempt, or of all. Raises ``Damaged``."""
+    answered = {(turn.attempt, turn.number) for turn in turns}
+    found: dict[tuple[int, int], Unanswered] = {}
+    for view in store.failed_tries(task.row):
+        try:
+            tried = FailedTry.model_validate_json(view.data)
+        except ValueError as error:
+            where = f"{task.run_id}/{task.task_id}@{view.attempt}"
+            raise Damaged(f"what is stored of a failed try of {where} cannot be read") from error
+        place = (view.attempt, tried.turn)
+        if place not in answered and (attempt is None or attempt.number == view.attempt):
+            found.setdefault(place, Unanswered(*place, view.charged_at, [])).tries.append(tried.record)
+    return list(found.values())
 
 
 def read_turn(store: TaskStore, turn: TurnView) -> StoredTurn | str:
@@ -125,6 +160,16 @@ def print_turn(out: Console, turn: TurnView, stored: StoredTurn | str) -> None:
     out.print(pairs(_turn_pairs(turn, stored)))
 
 
+def unanswered_value(turn: Unanswered) -> dict[str, Any]:
+    tries = [record.model_dump(mode="json") for record in turn.tries]
+    return {"attempt": turn.attempt, "number": turn.number, "first_at": turn.first_at, "tries": tries}
+
+
+def print_unanswered(out: Console, turn: Unanswered) -> None:
+    out.print(f"turn {turn.number}, attempt {turn.attempt}, {turn.first_at:%Y-%m-%d %H:%M:%S}Z, not answered")
+    out.print(pairs(("try", try_words(record)) for record in turn.tries))
+
+
 def _turn_pairs(turn: TurnView, stored: StoredTurn | str) -> Pairs:
     if isinstance(stored, str):
         yield "DAMAGED", stored
@@ -168,5 +213,7 @@ def usage_words(usage: ModelUsage | None, cost_micro_usd: int | None) -> str:
 def try_words(record: CallRecord) -> str:
     """A try that brought no answer."""
     status = f" ({record.status})" if record.status is not None else ""
-    billed = {"no": "not billed", "yes": "billed", "unknown": "perhaps billed"}[record.billed]
-    return f"{record.number}: {record.outcome}{status} after {record.elapsed_s:.1f} s, {billed}"
+    charged = {"no": "not charged", "yes": "charged", "unknown": "perhaps billed, so it stays charged"}[record.billed]
+    waited = f", {record.waited_s:.1f} s were waited before" if record.waited_s >= WAIT_SHOWN_S else ""
+    said = f": {record.said}" if record.said else ""
+    return f"{record.number}: {record.outcome}{status} after {record.elapsed_s:.1f} s{waited}, {charged}{said}"

@@ -52,12 +52,13 @@ STYLES = {
     "blocked": "yellow",
     "lease ran out": "yellow",
     "unknown": "bold red",
+    "damaged": "bold red",
 }
 """A colour for each word; the word itself always stands there too."""
 
 URGENCY = (
-    "waiting", "unknown", "failed", "running", "being judged", "submitted", "lease ran out", "cancelled", "partial",
-    "blocked", "pending", "accepted",
+    "waiting", "unknown", "damaged", "failed", "running", "being judged", "submitted", "lease ran out", "cancelled",
+    "partial", "blocked", "pending", "accepted",
 )  # fmt: skip
 NAME_WIDTH_MAX = 28
 Doing = Callable[[TaskView], str]
@@ -108,7 +109,9 @@ def task_line(task: TaskView, now: datetime, width: int = 0, doing: str = "") ->
 
 
 def _facts(task: TaskView, now: datetime) -> list[str]:
-    facts = []
+    facts: list[str] = []
+    if task.damage:
+        return facts
     limits = task.terms.limits
     if task.owner is not None and task.lease_until is not None:
         left_s = (task.lease_until - now).total_seconds()
@@ -137,6 +140,11 @@ def _charged(task: TaskView) -> list[str]:
     if task.charged_tokens:
         most = f" of {budget.max_tokens:,}" if budget.max_tokens is not None else ""
         words.append(f"{task.charged_tokens:,}{most} tokens")
+    if task.unsettled is not None:
+        count = task.unsettled.charges
+        many = "1 call was" if count == 1 else f"{count} calls were"
+        sums = f"{dollars(task.unsettled.micro_usd)}, {task.unsettled.tokens:,} tokens"
+        words.append(f"{many} never settled, which keeps {sums} charged")
     return words
 
 
@@ -229,7 +237,7 @@ def next_command(store: TaskStore, run: RunView) -> str:
 
 def _newest_artifact(store: TaskStore, run: RunView) -> list[str] | None:
     """Address of a task that nothing else needs and that handed in an artifact, with its name if it has several."""
-    needed = {need.task for task in run.tasks for need in task.terms.needs}
+    needed = {need.task for task in run.tasks if not task.damage for need in task.terms.needs}
     last = [task for task in reversed(run.tasks) if task.task_id not in needed and task.state is State.ACCEPTED]
     for task in last[:20]:
         attempt = judged_attempt(task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from coordinator.store.claiming import COUNTED_ENDS
@@ -46,8 +47,22 @@ def run_value(run: RunView) -> dict[str, Any]:
     }
 
 
-def task_value(task: TaskView) -> dict[str, Any]:
+def _agreed(task: TaskView) -> dict[str, Any]:
     limits, budget = task.terms.limits, task.terms.budget
+    return {
+        "needs": [need.task for need in task.terms.needs],
+        "isolation": task.terms.isolation,
+        "max_claims": limits.max_claims,
+        "repairs_used": repairs_used(task),
+        "max_repairs": limits.max_repairs,
+        "max_cost_usd": budget.max_cost_usd,
+        "max_tokens": budget.max_tokens,
+        "max_turns": budget.max_turns,
+    }
+
+
+def task_value(task: TaskView) -> dict[str, Any]:
+    """What its terms say is left out where they are damaged."""
     return {
         "task_id": task.task_id,
         "address": f"{task.run_id}/{task.task_id}",
@@ -60,20 +75,14 @@ def task_value(task: TaskView) -> dict[str, Any]:
         "claim_kind": task.claim_kind,
         "generation": task.generation,
         "lease_until": task.lease_until,
-        "needs": [need.task for need in task.terms.needs],
         "parent_task_id": task.parent_task_id,
         "delegation_id": task.delegation_id,
         "terms_digest": task.terms_digest,
-        "isolation": task.terms.isolation,
+        **({"damage": task.damage} if task.damage else _agreed(task)),
         "claims_spent": claims_spent(task),
-        "max_claims": limits.max_claims,
-        "repairs_used": repairs_used(task),
-        "max_repairs": limits.max_repairs,
-        "max_cost_usd": budget.max_cost_usd,
-        "max_tokens": budget.max_tokens,
-        "max_turns": budget.max_turns,
         "charged_micro_usd": task.charged_micro_usd,
         "charged_tokens": task.charged_tokens,
+        "unsettled": None if task.unsettled is None else asdict(task.unsettled),
         "attempts": [attempt_value(attempt) for attempt in task.attempts],
         "requests": [request_value(request) for request in task.requests],
     }
@@ -107,6 +116,7 @@ def request_value(request: RequestView) -> dict[str, Any]:
         "state": request.state,
         "question": request.question,
         "bound_digest": request.bound_digest,
+        "action": request.action,
         "sequence": request.sequence,
         "asked_at": request.asked_at,
         "answer": request.answer,

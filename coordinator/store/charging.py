@@ -6,19 +6,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Table, and_, bindparam, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, Table, and_, bindparam, func, insert, or_, select, update
 
 from contracts.canonical import MAX_SAFE_INTEGER
 from contracts.errors import BudgetExhausted
 from contracts.ports import Worst
 from contracts.prices import MICRO
 from coordinator.store import tables as t
-from coordinator.store.database import Tx
+from coordinator.store.database import Tx, from_micros
 from coordinator.store.family import lineage_of
 from coordinator.store.records import Claim
 from coordinator.store.transitions import holds, lock_orchestrations, lock_tasks, stale
+from coordinator.store.views import TryView, Unsettled
 
-__all__ = ["left", "left_of_own", "reserve", "settle"]
+__all__ = ["failed_tries", "left", "left_of_own", "reserve", "settle", "unsettled_in"]
 
 
 def _fits(table: Table) -> ColumnElement[bool]:
@@ -93,16 +94,21 @@ def reserve(tx: Tx, claim: Claim, worst: Worst, *, after: int | None = None) -> 
     return int(made[0])
 
 
-def settle(tx: Tx, number: int, spent: Worst) -> None:
+def settle(tx: Tx, number: int, spent: Worst | None, failed: bytes | None = None) -> None:
     """Replace the worst case by what it was, once; a fact, whoever brings it. More than the worst case is counted too.
 
-    Repeated, it is what it was settled to first.
+    ``spent`` None: nobody knows, and the worst case stands. ``failed``: the try that brought no answer. Repeated, both
+    are what they were first.
     """
     row = tx.conn.execute(select(t.charge).where(t.charge.c.id == number)).one()
     run = tx.conn.execute(select(t.task.c.orchestration_id).where(t.task.c.id == row.task_id)).scalar_one()
     lock_orchestrations(tx, [run])
     lineage = lineage_of(tx, row.task_id)
     lock_tasks(tx, lineage)
+    if failed is not None and row.failed is None:
+        tx.conn.execute(update(t.charge).where(t.charge.c.id == number).values(failed=failed))
+    if spent is None:
+        return
     settled = tx.conn.execute(
         update(t.charge)
         .where(t.charge.c.id == number, t.charge.c.settled_at.is_(None))
@@ -116,6 +122,36 @@ def settle(tx: Tx, number: int, spent: Worst) -> None:
     }  # fmt: skip
     tx.conn.execute(_ADD_TO_TASKS, _only(values, "tasks"))
     tx.conn.execute(_ADD_TO_RUN, _only(values, "run"))
+
+
+def failed_tries(tx: Tx, task_row: int) -> list[TryView]:
+    """The model calls of a task that brought no answer, in order."""
+    query = (
+        select(t.attempt.c.number, t.charge.c.charged_at, t.charge.c.failed)
+        .join(t.attempt, t.attempt.c.id == t.charge.c.attempt_id)
+        .where(t.charge.c.task_id == task_row, t.charge.c.failed.is_not(None))
+        .order_by(t.charge.c.id)
+    )
+    return [TryView(row.number, from_micros(row.charged_at), row.failed) for row in tx.conn.execute(query)]
+
+
+def unsettled_in(tx: Tx, orchestration_row: int) -> dict[int, Unsettled]:
+    """By task row: what will not be settled, because the attempt has ended, or its failure is recorded."""
+    query = (
+        select(
+            t.charge.c.task_id, func.count().label("charges"), func.sum(t.charge.c.micro_usd).label("micro_usd"),
+            func.sum(t.charge.c.tokens).label("tokens"),
+        )
+        .join(t.attempt, t.attempt.c.id == t.charge.c.attempt_id)
+        .join(t.task, t.task.c.id == t.attempt.c.task_id)
+        .where(
+            t.task.c.orchestration_id == orchestration_row,
+            t.charge.c.settled_at.is_(None),
+            or_(t.attempt.c.ended.is_not(None), t.charge.c.failed.is_not(None)),
+        )
+        .group_by(t.charge.c.task_id)
+    )  # fmt: skip
+    return {row.task_id: Unsettled(row.charges, int(row.micro_usd), int(row.tokens)) for row in tx.conn.execute(query)}
 
 
 def left(tx: Tx, claim: Claim) -> Worst:

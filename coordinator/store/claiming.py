@@ -25,6 +25,7 @@ from contracts.states import ClaimKind, State
 from contracts.terms import Terms
 from coordinator.store import tables as t
 from coordinator.store.asking import open_request
+from coordinator.store.damaged import terms_if_whole, whole_ones
 from coordinator.store.database import Tx
 from coordinator.store.issued import terms_of
 from coordinator.store.operating import unsettled_questions
@@ -156,7 +157,8 @@ def _taken_back(row: Row[Any], values: Mapping[str, Any], why: str) -> Move:
 
 def _take_back_gate(tx: Tx, row: Row[Any], why: str) -> None:
     # Where many deaths are allowed for, those of judges are too.
-    asks = row.gate_tries >= max(MAX_GATE_TRIES, terms_of(row.digest, row.data).limits.max_claims)
+    terms = terms_if_whole(row)
+    asks = terms is not None and row.gate_tries >= max(MAX_GATE_TRIES, terms.limits.max_claims)
     if asks and not try_lock_orchestration(tx, row.orchestration_id):
         return  # a later tick takes it back
     taken = advance_one(tx, "gate_lost", _taken_back(row, UNCLAIMED, why), guards=["same_claim"])
@@ -165,7 +167,7 @@ def _take_back_gate(tx: Tx, row: Row[Any], why: str) -> None:
 
 
 def _take_back_work(tx: Tx, row: Row[Any], why: str) -> None:
-    terms = terms_of(row.digest, row.data)
+    terms = terms_if_whole(row)
     questions = unsettled_questions(tx, row.id, terms)
     if questions and not try_lock_orchestration(tx, row.orchestration_id):
         return  # a later tick takes it back
@@ -188,7 +190,7 @@ def _take_back_work(tx: Tx, row: Row[Any], why: str) -> None:
 def back_or_failed(
     tx: Tx,
     verb: str,
-    terms: Terms,
+    terms: Terms | None,
     move: Callable[[Mapping[str, Any], str], Move],
     guard: Guard,
     why: str,
@@ -198,12 +200,12 @@ def back_or_failed(
     """Back to pending, or failed when the claims are used up. None: the guard did not hold.
 
     ``move``: makes the move from the columns to set and the reason. ``waits``: nobody knows yet what it has done
-    outside, so it has not failed.
+    outside, so it has not failed. ``terms`` None: nobody knows how many claims there may be.
     """
     spent = claims_spent(tx, move({}, "").task_row)
     reason = None
     state = State.PENDING
-    if spent >= terms.limits.max_claims and not waits:
+    if terms is not None and spent >= terms.limits.max_claims and not waits:
         verb, state = "exhausted", State.FAILED
         reason = f"{spent} of {terms.limits.max_claims} claims ended without a result; the last: {why}"
     done = advance_one(tx, verb, move({**UNCLAIMED, "reason": reason}, reason or why), target=state, guards=[guard])
@@ -230,7 +232,7 @@ def claim(
     """Claim up to ``gate`` results to judge and ``work`` tasks to work on. A lost race is simply not in the list."""
     won: list[Claim] = []
     if gate:
-        rows = _candidates(tx, ClaimKind.GATE, gate, runs, lock=True)
+        rows = whole_ones(tx, _candidates(tx, ClaimKind.GATE, gate, runs, lock=True))
         # A result whose judge has died may be what killed it: it is judged alone, so that it takes no other with it.
         untried = [row for row in rows if row.gate_tries == 0]
         won += _take(tx, untried or rows[:1], owner, ClaimKind.GATE, new_id)
@@ -239,7 +241,7 @@ def claim(
         if tx.postgres:  # those that must not run side by side are claimed under their run's lock, or by a later tick
             wanted = {row.orchestration_id for row in _candidates(tx, ClaimKind.WORK, work, runs) if row.overlaps}
             serialised = {row for row in sorted(wanted) if try_lock_orchestration(tx, row)}
-        rows = _candidates(tx, ClaimKind.WORK, work, runs, lock=True)
+        rows = whole_ones(tx, _candidates(tx, ClaimKind.WORK, work, runs, lock=True))
         taken = _take(tx, [row for row in rows if not row.overlaps], owner, ClaimKind.WORK, new_id)
         for row in rows:  # one by one, so that each sees those taken a moment ago
             if row.overlaps and (not tx.postgres or row.orchestration_id in serialised):

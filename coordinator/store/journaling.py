@@ -44,6 +44,8 @@ class Earlier:
 
     turns: Sequence[TurnView]
     broken_off: bool
+    blocked: tuple[int, str] | None = None
+    """Where it ended with a question: its number, and the digest of the manifest that says how it left its files."""
 
 
 def answered(tx: Tx, item: Answered) -> StaleClaim | None:
@@ -72,12 +74,23 @@ def answered(tx: Tx, item: Answered) -> StaleClaim | None:
     return late
 
 
-def finished(tx: Tx, claim: Claim, conversation: int, number: int, answers: Blob, workspace_tree: str | None) -> None:
-    """Every call of a turn is answered. Repeating it changes nothing. Raises ``StaleClaim``, ``WrongState``."""
+def finished(
+    tx: Tx,
+    claim: Claim,
+    conversation: int,
+    number: int,
+    answers: Blob,
+    workspace_tree: str | None,
+    wholes: Sequence[Blob] = (),
+) -> None:
+    """Every call of a turn is answered. ``wholes``: artifacts that the answers name. Repeating it changes nothing.
+    Raises ``StaleClaim``, ``WrongState``."""
     lock_tasks(tx, [claim.task_row])
     if not holds(tx, claim):
         raise stale(tx, claim, "going on with")
     document = tx.document(answers)
+    for whole in wholes:
+        tx.document(whole)
     same = (
         t.turn.c.task_id == claim.task_row, t.turn.c.conversation == conversation, t.turn.c.number == number,
         ~t.turn.c.late,
@@ -136,7 +149,8 @@ def earlier_of(tx: Tx, claim: Claim) -> Earlier | None:
     Turns that came late belong to nobody's conversation.
     """
     attempts = (
-        select(t.attempt.c.id, t.attempt.c.ended)
+        select(t.attempt.c.id, t.attempt.c.number, t.attempt.c.ended, t.document.c.digest)
+        .outerjoin(t.document, t.document.c.id == t.attempt.c.manifest_id)
         .where(t.attempt.c.task_id == claim.task_row, t.attempt.c.number < claim.attempt)
         .order_by(t.attempt.c.number.desc())
     )
@@ -147,5 +161,7 @@ def earlier_of(tx: Tx, claim: Claim) -> Earlier | None:
         conversation = tx.conn.execute(spoke).scalar()
         if conversation is not None:
             of_it = (t.turn.c.task_id == claim.task_row, t.turn.c.conversation == conversation, ~t.turn.c.late)
-            return Earlier(turns(tx, *of_it), attempt.ended in BROKEN_OFF)
+            asks = attempt.ended == "blocked" and attempt.digest is not None
+            blocked = (attempt.number, attempt.digest) if asks else None
+            return Earlier(turns(tx, *of_it), attempt.ended in BROKEN_OFF, blocked)
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sqlalchemy import ColumnElement, and_, bindparam, func, insert, or_, select, text, update
 
@@ -12,7 +11,7 @@ from contracts.scopes import scopes_overlap
 from contracts.states import OPEN_STATES, State
 from contracts.terms import Budget, Delegation, Terms
 from coordinator.store import tables as t
-from coordinator.store.database import Blob, Tx
+from coordinator.store.database import AT_ONCE_MAX, Blob, Tx
 from coordinator.store.family import descendants, lineage_of
 from coordinator.store.issued import remember_terms, terms_of
 from coordinator.store.reading import run_is_open
@@ -88,8 +87,14 @@ def _insert_tasks(
     parent_row: int | None,
 ) -> dict[str, int]:
     """task id -> row."""
-    if not tasks:
-        return {}
+    rows: dict[str, int] = {}
+    for first in range(0, len(tasks), AT_ONCE_MAX):  # so that what a wide run needs for it does not grow with it
+        rows |= _insert_some(tx, orchestration_row, tasks[first : first + AT_ONCE_MAX], parent_row)
+        tx.flush()
+    return rows
+
+
+def _insert_some(tx: Tx, orchestration_row: int, tasks: Sequence[NewTask], parent_row: int | None) -> Mapping[str, int]:
     blobs = [Blob.of(new.terms.canonical()) for new in tasks]
     documents = tx.documents(blobs)
     tx.conn.execute(
@@ -105,9 +110,8 @@ def _insert_tasks(
             for new, blob in zip(tasks, blobs, strict=True)
         ],
     )  # fmt: skip
-    made = {(new.terms.task_id, new.terms.contract_version) for new in tasks}
-    known = _current(tx, orchestration_row, tasks[0].terms.task_id if len(tasks) == 1 else None)
-    rows = {row.key: row.id for row in known if (row.key, row.contract_version) in made}
+    keys = [new.terms.task_id for new in tasks]
+    rows = {row.key: row.id for row in tx.conn.execute(_CURRENT, {"of_run": orchestration_row, "of_keys": keys})}
     needs = [
         {
             "task_id": rows[new.terms.task_id], "needed_key": need.task, "orchestration_id": orchestration_row,
@@ -125,17 +129,11 @@ def _insert_tasks(
     return rows
 
 
-def _current(tx: Tx, orchestration_row: int, task_id: str | None) -> Sequence[Any]:
-    """Rows of one current task, or of all of a run."""
-    if task_id is not None:
-        return tx.conn.execute(_CURRENT_ONE, {"of_run": orchestration_row, "of_key": task_id}).all()
-    return tx.conn.execute(_CURRENT, {"of_run": orchestration_row}).all()
-
-
-_CURRENT = select(t.task.c.id, t.task.c.key, t.task.c.contract_version).where(
-    t.task.c.orchestration_id == bindparam("of_run"), t.task.c.is_current
+_CURRENT = select(t.task.c.id, t.task.c.key).where(
+    t.task.c.orchestration_id == bindparam("of_run"),
+    t.task.c.key.in_(bindparam("of_keys", expanding=True)),
+    t.task.c.is_current,
 )
-_CURRENT_ONE = _CURRENT.where(t.task.c.key == bindparam("of_key"))
 
 
 def _insert_overlaps(tx: Tx, pairs: Sequence[tuple[int, int]]) -> None:

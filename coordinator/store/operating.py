@@ -9,11 +9,11 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import ColumnElement, bindparam, exists, insert, literal, select, update
 
 from contracts.assignment import EarlierOperation
 from contracts.canonical import well_formed
-from contracts.errors import WrongState
+from contracts.errors import Refused, WrongState
 from contracts.terms import Terms
 from coordinator.store import tables as t
 from coordinator.store.database import Blob, Tx, intact
@@ -29,6 +29,7 @@ __all__ = [
     "settle_by_answer",
     "settled_operations",
     "unsettled_questions",
+    "used_up",
 ]
 
 OperationState = Literal["prepared", "sent", "succeeded", "failed"]
@@ -61,17 +62,63 @@ def prepare(tx: Tx, claim: Claim, key: str, tool: str, arguments: Blob) -> Settl
     return Settled(int(made[0]), "prepared", None)
 
 
-def send(tx: Tx, claim: Claim, row: int) -> None:
-    """Record that it leaves now. Only one holder ever gets to do that. Raises ``StaleClaim``, ``WrongState``."""
+def send(tx: Tx, claim: Claim, row: int, action_digest: str | None = None) -> bool:
+    """Record that it leaves now. Only one holder ever gets to do that. Raises ``StaleClaim``, ``WrongState``.
+
+    Where the contract asks for a person's yes, one to this very action is used up with it. False: there is none left,
+    and nothing was recorded. Raises ``Refused`` with the words of a person who said no to it.
+    """
     _authorised(tx, claim)
+    own = (t.operation.c.id == row, t.operation.c.task_id == claim.task_row, t.operation.c.state == "prepared")
+    tool = tx.conn.execute(select(t.operation.c.tool).where(*own)).scalar()
+    guards, approval = list(own), None
+    if tool in claim.terms.resources.needs_approval:
+        approval = _usable_yes(tx, claim, tool, action_digest)
+        if approval is None:
+            return False
+        guards.append(exists(select(literal(1)).where(t.request.c.id == approval, *_yes_to(claim, action_digest))))
     sent = tx.conn.execute(
         update(t.operation)
-        .where(t.operation.c.id == row, t.operation.c.state == "prepared")
-        .values(state="sent", attempt_id=claim.attempt_row, sent_at=tx.now)
+        .where(*guards)
+        .values(state="sent", attempt_id=claim.attempt_row, sent_at=tx.now, approval_id=approval)
     ).rowcount
     if sent != 1:
         raise WrongState(f"operation {row} of {claim.address} was sent already; needed one that is prepared")
     _event(tx, claim, row, "sent")
+    return True
+
+
+def used_up() -> ColumnElement[bool]:
+    """A yes with which an operation was sent."""
+    sent = t.operation.alias("sent_with")
+    return exists(select(literal(1)).where(sent.c.approval_id == t.request.c.id))
+
+
+def _yes_to(claim: Claim, action_digest: str | None) -> list[ColumnElement[bool]]:
+    return [
+        t.request.c.task_id == claim.task_row, t.request.c.action_id.is_not(None), t.request.c.state == "answered",
+        t.request.c.approved, t.request.c.bound_digest == action_digest, ~used_up(),
+    ]  # fmt: skip
+
+
+def _usable_yes(tx: Tx, claim: Claim, tool: str, action_digest: str | None) -> int | None:
+    """The newest answer to this very action decides."""
+    newest = tx.conn.execute(
+        select(t.request.c.id, t.request.c.approved, used_up().label("used_up"), t.document.c.digest, t.document.c.data)
+        .join(t.document, t.document.c.id == t.request.c.answer_id)
+        .where(
+            t.request.c.task_id == claim.task_row, t.request.c.action_id.is_not(None),
+            t.request.c.bound_digest == action_digest, t.request.c.state == "answered",
+        )
+        .order_by(t.request.c.id.desc())
+        .limit(1)
+    ).first()  # fmt: skip
+    if newest is None or (newest.approved and newest.used_up):
+        return None
+    if not newest.approved:
+        message = json.loads(intact(newest.digest, newest.data))
+        raise Refused(f"{tool} was not called: a person said no to this call" + (f": {message}" if message else ""))
+    return int(newest.id)
 
 
 def settle(tx: Tx, claim: Claim, row: int, *, ok: bool, outcome: Blob) -> None:
@@ -107,9 +154,9 @@ def may_leave_operations(terms: Terms) -> bool:
     return terms.resources.effects == "declared"
 
 
-def unsettled_questions(tx: Tx, task_row: int, terms: Terms) -> list[Question]:
-    """What a person has to be asked about a task that nobody works on any more."""
-    if not may_leave_operations(terms):
+def unsettled_questions(tx: Tx, task_row: int, terms: Terms | None) -> list[Question]:
+    """What a person has to be asked about a task that nobody works on any more. ``terms`` None: they are not known."""
+    if terms is not None and not may_leave_operations(terms):
         return []
     found = tx.conn.execute(_UNSETTLED, {"of_task": task_row})
     return [

@@ -11,11 +11,12 @@ from typing import Any
 from sqlalchemy import Row, Select, and_, bindparam, func, literal, or_, select
 
 from contracts.errors import NotFound
-from contracts.requests import Answer
+from contracts.requests import Action, Answer
 from contracts.states import OPEN_STATES, State
 from coordinator.store import tables as t
+from coordinator.store.charging import unsettled_in
 from coordinator.store.database import AT_ONCE_MAX, Tx, from_micros, intact
-from coordinator.store.issued import terms_of
+from coordinator.store.issued import damage_of, terms_of
 from coordinator.store.views import AttemptView, EventView, RequestView, RunState, RunView, TaskView
 
 __all__ = [
@@ -101,14 +102,12 @@ def run_view(tx: Tx, orchestration_row: int, *, superseded: bool = False) -> Run
         .where(t.orchestration.c.id == orchestration_row)
     )
     run = tx.conn.execute(query).one()
-    document = json.loads(intact(run.digest, run.document))
     return RunView(
         row=run.id,
         run_id=run.run_id,
         name=run.name,
         sequence=run.sequence,
-        objective=document["objective"],
-        document=document,
+        _document=intact(run.digest, run.document),
         authored_digest=run.authored_digest,
         orchestration_version=run.orchestration_version,
         version=run.version,
@@ -195,21 +194,24 @@ def _tasks(tx: Tx, run: Row[Any], superseded: bool, named: Named | None = None) 
         requests[item.task_id].append(item)
     around: Sequence[Any] = rows if named is None else _around(tx, run.id, rows)
     keys = {row.id: row.key for row in around}
+    unsettled = unsettled_in(tx, run.id) if any(row.charged_micro_usd or row.charged_tokens for row in rows) else {}
     states = {row.key: State(row.state) for row in around if row.is_current}
     views = []
     for row in rows:
         own = attempts.get(row.id, [])
-        word, why = _word(tx, row, own, requests[row.key] if row.is_current else [], states)
+        damage = damage_of(row.digest, row.data)
+        word, why = _word(tx, row, own, requests[row.key] if row.is_current else [], states, damage)
         views.append(
             TaskView(
                 row=row.id, orchestration_row=run.id, run_id=run.run_id, task_id=row.key,
                 contract_version=row.contract_version, is_current=bool(row.is_current),
                 parent_task_id=keys.get(row.parent_id), delegation_id=row.delegation_id,
-                _terms=intact(row.digest, row.data), terms_digest=row.digest, state=State(row.state),
+                _terms=row.data, terms_digest=row.digest, state=State(row.state),
                 ready=bool(row.ready), generation=row.generation, owner=row.owner, claim_kind=row.claim_kind,
                 lease_until=None if row.lease_until is None else from_micros(row.lease_until),
                 reason=row.reason, word=word, why=why, attempts=own, requests=requests[row.key],
                 charged_micro_usd=row.charged_micro_usd, charged_tokens=row.charged_tokens,
+                unsettled=unsettled.get(row.id), damage=damage,
             )
         )  # fmt: skip
     return views
@@ -237,8 +239,9 @@ def _word(
     attempts: Sequence[AttemptView],
     requests: Sequence[RequestView],
     states: Mapping[str, State],
+    damage: str,
 ) -> tuple[str, str]:
-    """What people read for a state, and why."""
+    """What people read for a state, and why. ``damage``: of its terms, which are read only where there is none."""
     asked = [item for item in requests if item.state == "open"]
     last = attempts[-1] if attempts else None
     unconfirmed = last is not None and last.ended in ("deadline", "cancelled", "superseded") and last.ended_at is None
@@ -250,7 +253,7 @@ def _word(
     if row.state == State.CANCELLED.value:
         return ("cancelled", f"not yet confirmed stopped: {still}" if still else row.reason or "")
     if State(row.state) not in (State.PENDING, State.RUNNING, State.SUBMITTED):
-        return row.state, row.reason or ""
+        return row.state, row.reason or damage
     if asked:
         return "waiting", f"request {asked[0].request_id} is open: {asked[0].question}"
     if row.owner is not None and row.lease_until <= tx.now:
@@ -259,6 +262,8 @@ def _word(
         return ("being judged" if row.owner else "submitted"), ""
     if row.state == State.RUNNING.value:
         return "running", ""
+    if damage:
+        return "damaged", damage
     if not row.ready:
         missing = []
         for need in terms_of(row.digest, row.data).needs:
@@ -318,21 +323,25 @@ def _attempts(tx: Tx, orchestration_row: int, named: Named | None = None) -> dic
 
 @cache
 def _requests_query(column: str | None) -> Select[Any]:
-    question, reply = t.document.alias("q"), t.document.alias("a")
+    question, reply, action = t.document.alias("q"), t.document.alias("a"), t.document.alias("c")
     query = (
         select(
             t.request,
             t.task.c.key,
+            t.task.c.contract_version,
             t.orchestration.c.run_id,
             question.c.data.label("question"),
             question.c.digest.label("question_digest"),
             reply.c.data.label("reply"),
             reply.c.digest.label("reply_digest"),
+            action.c.data.label("action"),
+            action.c.digest.label("action_digest"),
         )
         .join(t.task, t.task.c.id == t.request.c.task_id)
         .join(t.orchestration, t.orchestration.c.id == t.request.c.orchestration_id)
         .join(question, question.c.id == t.request.c.question_id)
         .outerjoin(reply, reply.c.id == t.request.c.answer_id)
+        .outerjoin(action, action.c.id == t.request.c.action_id)
         .where(t.request.c.orchestration_id == bindparam("of_run"))
         .order_by(t.request.c.sequence)
     )
@@ -353,6 +362,8 @@ def _requests(tx: Tx, orchestration_row: int, named: Named | None) -> list[Reque
             answer=None if row.reply is None else Answer(
                 approved=bool(row.approved), message=json.loads(intact(row.reply_digest, row.reply))
             ),
+            contract_version=row.contract_version,
+            action=None if row.action is None else Action.model_validate_json(intact(row.action_digest, row.action)),
         )
         for row in tx.conn.execute(_requests_query(named[0] if named else None), _values(orchestration_row, named))
     ]  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from contracts.requests import Action
 from contracts.results import Decision, Finding, Manifest
 from contracts.states import ClaimKind, State
 from contracts.terms import Budget, Terms
@@ -77,10 +78,12 @@ EndingWord = Literal["failed", "cancelled", "unknown", "no_result", "deadline", 
 class Question:
     """What a person is asked. ``bound_digest``: what an approval is good for."""
 
-    kind: Literal["approval", "input", "not_judged", "operation"]
+    kind: Literal["approval", "input", "not_judged", "operation", "damaged"]
     text: str
     bound_digest: str | None
     dedupe_key: str
+    action: Action | None = None
+    """The call that it is about. It is asked as long as no answer to it can still be used."""
 
 
 @dataclass(frozen=True, slots=True)

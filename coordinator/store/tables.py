@@ -230,14 +230,19 @@ class CheckRun(_Base, table=True):
 
 
 class Request(_Base, table=True):
-    """A message that awaits a reply. States only move forward: open, then answered or void."""
+    """A message that awaits a reply. States only move forward: open, then answered or void; a yes to a call that was
+    not used can become void, too. ``action_id``: the call that it is about."""
 
     __tablename__ = "request"
     __table_args__ = (
         UniqueConstraint("orchestration_id", "dedupe_key"),
         UniqueConstraint("orchestration_id", "sequence"),
         CheckConstraint("state IN ('open', 'answered', 'void')", name="request_state"),
-        CheckConstraint("(state = 'answered') = (approved IS NOT NULL)", name="request_answer"),
+        CheckConstraint(
+            "(state <> 'open' OR approved IS NULL) AND (state <> 'answered' OR approved IS NOT NULL)",
+            name="request_answer",
+        ),
+        CheckConstraint("action_id IS NULL OR (kind = 'approval' AND bound_digest IS NOT NULL)", name="request_action"),
         Index("request_of_task", "task_id", "state"),
     )
     id: int | None = Field(default=None, primary_key=True)
@@ -249,6 +254,7 @@ class Request(_Base, table=True):
     kind: str
     question_id: int = Field(foreign_key="document.id")
     bound_digest: str | None = None
+    action_id: int | None = Field(default=None, foreign_key="document.id")
     state: str = "open"
     asked_at: int = Field(sa_column=_time(nullable=False))
     answered_at: int | None = Field(default=None, sa_column=_time())
@@ -290,7 +296,8 @@ class Turn(_Base, table=True):
 class Charge(_Base, table=True):
     """What one call of a model, or one program, may cost, in every budget up the tree; settled: what it did cost.
 
-    ``settled_at`` stays null for what nobody knows: the worst case then stands for ever.
+    ``settled_at`` stays null for what nobody knows: the worst case then stands for ever. ``failed``: the try of a model
+    call that brought no answer.
     """
 
     __tablename__ = "charge"
@@ -308,16 +315,21 @@ class Charge(_Base, table=True):
     tokens: int = Field(sa_column=_time(nullable=False))
     charged_at: int = Field(sa_column=_time(nullable=False))
     settled_at: int | None = Field(default=None, sa_column=_time())
+    failed: bytes | None = Field(default=None, sa_column=Column(LargeBinary))
 
 
 class Operation(_Base, table=True):
-    """One side effect outside. ``key`` names it within its task for ever; states only move forward."""
+    """One side effect outside. ``key`` names it within its task for ever; states only move forward.
+
+    ``approval_id``: the yes that it was sent with, which is thereby used up.
+    """
 
     __tablename__ = "operation"
     __table_args__ = (
         UniqueConstraint("task_id", "key"),
         CheckConstraint("state IN ('prepared', 'sent', 'succeeded', 'failed')", name="operation_state"),
         CheckConstraint("(state IN ('succeeded', 'failed')) = (outcome_id IS NOT NULL)", name="operation_outcome"),
+        CheckConstraint("approval_id IS NULL OR state <> 'prepared'", name="operation_approval"),
     )
     id: int | None = Field(default=None, primary_key=True)
     task_id: int = Field(foreign_key="task.id")
@@ -327,6 +339,7 @@ class Operation(_Base, table=True):
     arguments_id: int = Field(foreign_key="document.id")
     state: str
     outcome_id: int | None = Field(default=None, foreign_key="document.id")
+    approval_id: int | None = Field(default=None, foreign_key="request.id", unique=True)
     prepared_at: int = Field(sa_column=_time(nullable=False))
     sent_at: int | None = Field(default=None, sa_column=_time())
     settled_at: int | None = Field(default=None, sa_column=_time())

@@ -43,7 +43,7 @@ from coordinator.store.records import (
     Verdict,
 )
 from coordinator.store.transitions import lock_orchestrations, lock_tasks
-from coordinator.store.views import EventView, RequestView, RunState, RunView, TaskView, TurnView
+from coordinator.store.views import EventView, RequestView, RunState, RunView, TaskView, TryView, TurnView
 
 __all__ = ["Damaged", "TaskStore", "Tick", "TickOutcome", "utc_now"]
 
@@ -157,8 +157,8 @@ class TaskStore:
     def reserve(self, claim: Claim, worst: Worst, *, after: int | None = None) -> int:
         return self._db.write(lambda tx: charging.reserve(tx, claim, worst, after=after))
 
-    def settle(self, charge: int, spent: Worst) -> None:
-        self._db.write(lambda tx: charging.settle(tx, charge, spent))
+    def settle(self, charge: int, spent: Worst | None, *, failed: bytes | None = None) -> None:
+        self._db.write(lambda tx: charging.settle(tx, charge, spent, failed))
 
     def left(self, claim: Claim) -> Worst:
         return self._db.read(lambda tx: charging.left(tx, claim))
@@ -172,8 +172,16 @@ class TaskStore:
         if late is not None:
             raise late
 
-    def finished(self, claim: Claim, conversation: int, number: int, answers: Blob, tree: str | None) -> None:
-        self._db.write(lambda tx: journaling.finished(tx, claim, conversation, number, answers, tree))
+    def finished(
+        self,
+        claim: Claim,
+        conversation: int,
+        number: int,
+        answers: Blob,
+        tree: str | None,
+        wholes: Sequence[Blob] = (),
+    ) -> None:
+        self._db.write(lambda tx: journaling.finished(tx, claim, conversation, number, answers, tree, wholes))
 
     def earlier_of(self, claim: Claim) -> Earlier | None:
         return self._db.read(lambda tx: journaling.earlier_of(tx, claim))
@@ -181,8 +189,8 @@ class TaskStore:
     def prepare_operation(self, claim: Claim, key: str, tool: str, arguments: Blob) -> Settled:
         return self._db.write(lambda tx: operating.prepare(tx, claim, key, tool, arguments))
 
-    def send_operation(self, claim: Claim, row: int) -> None:
-        self._db.write(lambda tx: operating.send(tx, claim, row))
+    def send_operation(self, claim: Claim, row: int, action_digest: str | None = None) -> bool:
+        return self._db.write(lambda tx: operating.send(tx, claim, row, action_digest))
 
     def settle_operation(self, claim: Claim, row: int, *, ok: bool, outcome: Blob) -> None:
         self._db.write(lambda tx: operating.settle(tx, claim, row, ok=ok, outcome=outcome))
@@ -267,6 +275,9 @@ class TaskStore:
 
     def turns(self, run: int, *, task: int | None = None, after: int = 0) -> list[TurnView]:
         return self._db.read(lambda tx: journaling.turns_in(tx, run, task_row=task, after=after))
+
+    def failed_tries(self, task: int) -> list[TryView]:
+        return self._db.read(lambda tx: charging.failed_tries(tx, task))
 
     def requests(self, run: int, *, task_id: str | None = None) -> list[RequestView]:
         return self._db.read(lambda tx: reading.requests_of(tx, run, task_id=task_id))

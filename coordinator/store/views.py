@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal
 
-from contracts.requests import Answer, RequestKind, RequestState
+from contracts.requests import Action, Answer, RequestKind, RequestState
 from contracts.states import State
 from contracts.terms import Terms
 from coordinator.store.issued import terms_of
 
-__all__ = ["AttemptView", "EventView", "RequestView", "RunState", "RunView", "TaskView", "TurnView"]
+__all__ = [
+    "AttemptView",
+    "EventView",
+    "RequestView",
+    "RunState",
+    "RunView",
+    "TaskView",
+    "TryView",
+    "TurnView",
+    "Unsettled",
+]
 
 RunState = Literal["open", "waiting", "ended"]
 
@@ -55,6 +67,18 @@ class RequestView:
     state: RequestState
     asked_at: datetime
     answer: Answer | None
+    action: Action | None
+    contract_version: int
+    """Of the task row that it is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """Charges that nobody will settle any more: what they were for may have cost as much."""
+
+    charges: int
+    micro_usd: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +93,7 @@ class TaskView:
     is_current: bool
     parent_task_id: str | None
     delegation_id: str
-    _terms: bytes
+    _terms: bytes | None
     terms_digest: str
     state: State
     ready: bool
@@ -85,20 +109,24 @@ class TaskView:
     charged_micro_usd: int = 0
     """Of its budget, with all that was delegated below it; the worst case of what is not settled."""
     charged_tokens: int = 0
+    unsettled: Unsettled | None = None
+    """What of its own charges was never settled; None: nothing."""
+    damage: str = ""
+    """What is wrong with the stored bytes of its terms; empty: nothing."""
 
     @property
     def terms(self) -> Terms:
+        """Raises ``Damaged``."""
         return terms_of(self.terms_digest, self._terms)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunView:
     row: int
     run_id: str
     name: str
     sequence: int
-    objective: str
-    document: dict[str, Any]
+    _document: bytes
     authored_digest: str
     orchestration_version: int
     version: int
@@ -110,6 +138,16 @@ class RunView:
     tasks: Sequence[TaskView]
     charged_micro_usd: int = 0
     charged_tokens: int = 0
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """What is stored besides the tasks: as authored, pins, files. Large where there are many tasks."""
+        document: dict[str, Any] = json.loads(self._document)
+        return document
+
+    @property
+    def objective(self) -> str:
+        return str(self.document["objective"])
 
     @property
     def ok(self) -> bool:
@@ -152,3 +190,12 @@ class TurnView:
     answers_digest: str | None
     base_commit: str | None
     workspace_tree: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TryView:
+    """A call of a model that brought no answer. ``data``: a ``FailedTry`` as JSON."""
+
+    attempt: int
+    charged_at: datetime
+    data: bytes

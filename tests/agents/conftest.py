@@ -16,7 +16,7 @@ from contracts.assignment import Assignment
 from contracts.canonical import sha256_digest
 from contracts.delegation import Binding, render_contract
 from contracts.errors import OperationUnsettled, Refused
-from contracts.ports import ArtifactRef, ChildEnd, SourceFile
+from contracts.ports import ArtifactRef, ChildEnd, SourceFile, Standing
 from contracts.terms import Terms
 from coordinator.runtimes import load_agents
 
@@ -106,7 +106,14 @@ class OperationsOfOneTask:
     def __init__(self) -> None:
         self.states: dict[str, tuple[str, str]] = {}
 
-    def run(self, key: str, tool: str, arguments: Mapping[str, Any], send: Callable[[], str]) -> str:
+    def run(
+        self,
+        key: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        send: Callable[[], str],
+        standing: Callable[[], Standing] | None = None,
+    ) -> str:
         state, text = self.states.get(key, ("", ""))
         if state == "sent":
             raise OperationUnsettled(f"{tool} was sent, and nobody knows what came of it")
@@ -145,7 +152,7 @@ class Children:
         self.terms[delegation_id] = terms
         return f"task-{delegation_id}"
 
-    def wait(self, delegation_ids: Sequence[str]) -> Sequence[ChildEnd]:
+    def wait(self, delegation_ids: Sequence[str], time_left_s: float) -> Sequence[ChildEnd]:
         return [ChildEnd(name, "accepted", "", {"of": name}, {"log": "sha256:1"}, ["a gap"]) for name in delegation_ids]
 
 

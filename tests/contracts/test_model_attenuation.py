@@ -106,6 +106,40 @@ def test_whatever_goes_beyond_the_parents_reach_is_refused_and_named(wider: dict
     assert faults(wider) == [f"resources.{path}"]
 
 
+APPROVED = {
+    **PARENT,
+    "resources": {**PARENT["resources"], "effects": "declared", "needs_approval": ["run_command", "mcp__files__read"]},
+}  # fmt: skip
+MAKES: dict[str, Any] = {"tools": ["run_command"], "commands": [["make"]], "effects": "declared"}
+
+
+@pytest.mark.parametrize(
+    ("child", "beyond"),
+    [
+        ({}, []),
+        ({"resources": {**MAKES, "needs_approval": ["run_command"]}}, []),
+        ({"resources": {**MAKES, "needs_approval": ["run_command", "mcp__files__read"]}}, []),
+        ({"resources": {"commands": [["make"]]}}, []),
+        ({"resources": MAKES}, ["needs_approval"]),
+        ({"resources": {**MAKES, "needs_approval": ["mcp__files__read"]}}, ["needs_approval"]),
+        (
+            {"resources": {"tools": ["mcp__files__read"], "effects": "declared"}, "mcp_servers": {"files": SERVER}},
+            ["needs_approval"],
+        ),
+        # The gate would run it for the parent, and nobody would have said yes.
+        ({"acceptance": [{"command": ["make", "test"]}]}, ["acceptance[0].command"]),
+        ({"acceptance": [{"command": ["./check", "-v"], "env": {"A": "b"}}]}, []),
+    ],
+)
+def test_what_a_parent_needs_a_yes_for_its_children_need_one_for(child: dict[str, Any], beyond: list[str]) -> None:
+    assert faults(child, APPROVED) == [f"resources.{path}" for path in beyond]
+
+
+def test_a_child_may_need_a_yes_where_its_parent_needs_none() -> None:
+    effects = {**PARENT, "resources": {**PARENT["resources"], "effects": "declared"}}
+    assert faults({"resources": {**MAKES, "needs_approval": ["run_command"]}}, effects) == []
+
+
 def test_a_parent_that_is_no_model_grants_models_where_their_providers_are() -> None:
     parent = {**PARENT, "agent": {"scripted": "play.py:work"}}
     assert faults({"agent": {"anthropic": "small"}}, parent) == []

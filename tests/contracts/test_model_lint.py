@@ -12,6 +12,9 @@ from contracts.orchestration import Orchestration
 CHECK = {"cel": "output.n > 0"}
 S = {"s": {"command": ["s"]}}
 DELEGATION = {"max_depth": 1, "max_children": 2}
+ASKS: dict[str, Any] = {
+    "tools": ["run_command"], "commands": [["make"]], "effects": "declared", "needs_approval": ["run_command"],
+}  # fmt: skip
 
 
 def task(**more: Any) -> dict[str, Any]:
@@ -40,6 +43,13 @@ def lint(one: dict[str, Any], **more: Any) -> LintReport:
         task(resources={"tools": ["mcp__s__" + "x" * 56], "effects": "declared"}, mcp_servers=S),
         task(resources={"tools": ["mcp__s__a.b"], "effects": "declared"}, mcp_servers=S, agent={"scripted": "m:f"}),
         task(resources={"effects": "declared"}, agent={"scripted": "m:f"}),
+        task(resources=ASKS),
+        task(resources=ASKS, agent={"scripted": "m:f"}),
+        task(resources=ASKS, agent={"function": "m:f"}),
+        task(resources={**ASKS, "needs_approval": []}, agent={"function": "m:f"}),
+        task(
+            resources={**ASKS, "tools": ["mcp__s__x"], "needs_approval": ["mcp__s__x"]}, mcp_servers=S, workspace="none"
+        ),
         task(budget={"max_turns": 3}),
         task(budget={"max_tokens": 3, "max_tool_calls": 4, "max_wall_s": 5}),
         task(resources={"tools": ["request_approval"]}, workspace="none"),
@@ -94,6 +104,26 @@ def test_what_can_be_enforced_is_accepted_without_a_word(accepted: dict[str, Any
              "64 letters, digits, _ and -, give its server a shorter name, or drop the tool",
              "tasks.a.resources.tools[1]: models cannot be offered 'mcp__s__a.b': such a name has at most 64 letters, "
              "digits, _ and -, give its server a shorter name, or drop the tool"],
+        ),
+        (
+            task(resources={**ASKS, "effects": "possible"}),
+            ["tasks.a.resources.effects: a call that waits for a person's yes is an operation, and the effects are "
+             "'possible', write 'effects: declared'"],
+        ),
+        (
+            task(resources={**ASKS, "tools": ["run_command", "write_file"],
+                            "needs_approval": ["run_command", "write_file", "mcp__s__x", "nonsense"]}),
+            ["tasks.a.resources.needs_approval[1]: 'write_file' has no effect outside that a person could be asked "
+             "about, name run_command or tools of servers, mcp__SERVER__TOOL",
+             "tasks.a.resources.needs_approval[2]: 'mcp__s__x' is not granted (granted: run_command, write_file), add "
+             "it to 'tools', or drop it here",
+             "tasks.a.resources.needs_approval[3]: 'nonsense' has no effect outside that a person could be asked "
+             "about, name run_command or tools of servers, mcp__SERVER__TOOL"],
+        ),
+        (
+            task(resources={**ASKS, "effects": "possible"}, agent={"command": ["x"]}),
+            ["tasks.a.resources.needs_approval: people are asked about calls of tools, and this agent is a program of "
+             "its own, which calls none, drop it, or let a model or a script do this"],
         ),
         (
             task(budget={"max_tokens": 11}),

@@ -45,7 +45,7 @@ NEW: dict[str, Any] = {
     },
     "resources": {
         "tools": ["run_command", "mcp__files__read"], "commands": [["python", "-m", "pytest"], ["make"]],
-        "models": ["other"],
+        "models": ["other"], "needs_approval": ["mcp__files__read"],
     },
     "budget": {"max_cost_usd": 0.5, "max_tokens": 1000, "max_tool_calls": 7, "max_wall_s": 9.5},
     "on_takeover": "continue",
@@ -63,7 +63,7 @@ def test_terms_without_the_new_keys_keep_their_digest(fields: dict[str, Any], di
     assert terms(**fields).digest == digest
     said_by_default = {"on_takeover": "fresh", "prices": {}, "mcp_servers": {}}
     budget = {**fields.get("budget", {}), "max_tokens": None, "max_tool_calls": None, "max_wall_s": None}
-    resources = {**fields.get("resources", {}), "commands": [], "models": []}
+    resources = {**fields.get("resources", {}), "commands": [], "models": [], "needs_approval": []}
     assert terms(**{**fields, **said_by_default, "budget": budget, "resources": resources}).digest == digest
 
 
@@ -101,6 +101,8 @@ def test_terms_with_every_new_key_come_back_from_their_canonical_form() -> None:
         {"budget": {**NEW["budget"], "max_wall_s": None}},
         {"resources": {**NEW["resources"], "commands": [["make"]]}},
         {"resources": {**NEW["resources"], "models": []}},
+        {"resources": {**NEW["resources"], "needs_approval": []}},
+        {"resources": {**NEW["resources"], "needs_approval": ["run_command"]}},
         {"agent": {"openai": {**NEW["agent"]["openai"], "api_key_env": "OPENAI_API_KEY"}}},
         {"agent": {"openai": {**NEW["agent"]["openai"], "model": "qwen3:1.7b"}}},
         {"agent": {"openai": {**NEW["agent"]["openai"], "instructions": "Be long."}}},
@@ -118,7 +120,7 @@ def test_a_child_is_shown_what_is_not_default_and_the_contract_loads_again() -> 
     assert DelegationContract.model_validate(shown).split()[0] == terms(**NEW)
     plain = render_contract(terms(), binding)
     assert not {"on_takeover", "prices", "mcp_servers"} & set(plain)
-    assert not {"commands", "models"} & set(plain["resources"])
+    assert not {"commands", "models", "needs_approval"} & set(plain["resources"])
 
 
 @pytest.mark.parametrize(

@@ -121,12 +121,12 @@ def test_defaults_are_merged_under_tasks_made_in_python_too() -> None:
     work = Orchestration(
         name="count",
         objective="Count.",
-        source=".",  # type: ignore[arg-type]
-        defaults={"isolation": "none", "resources": {"tools": ["read_file"], "read_scope": ["src/"]}},  # type: ignore[arg-type]
+        source=".",
+        defaults={"isolation": "none", "resources": {"tools": ["read_file"], "read_scope": ["src/"]}},
         tasks={
-            "model": Task(objective="o", agent=count, resources={"tools": ["list_files"]}),  # type: ignore[arg-type]
-            "mapping": {"objective": "o", "agent": count, "resources": Resources(tools=[])},  # type: ignore[dict-item]
-            "own": Task(objective="o", agent=count, isolation="sandbox", needs=["model"]),  # type: ignore[arg-type,list-item]
+            "model": Task(objective="o", agent=count, resources={"tools": ["list_files"]}),
+            "mapping": {"objective": "o", "agent": count, "resources": Resources(tools=[])},
+            "own": Task(objective="o", agent=count, isolation="sandbox", needs=["model"]),
         },
     )
     assert work.tasks["model"].resources == Resources(tools=["list_files"], read_scope=["src/"])
@@ -154,7 +154,7 @@ def test_an_orchestration_made_in_python_lies_in_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    work = Orchestration(name="n", objective="o", tasks={"a": Task(objective="o", agent=count)})  # type: ignore[arg-type]
+    work = Orchestration(name="n", objective="o", tasks={"a": Task(objective="o", agent=count)})
     assert work.folder == tmp_path
 
 
@@ -324,9 +324,9 @@ def test_inputs_keep_their_types_and_carry_no_template(tmp_path: Path) -> None:
 
 def test_a_lambda_is_refused_where_the_task_is_made() -> None:
     with pytest.raises(BadInput, match="a lambda has no name"):
-        Task(objective="o", agent=lambda a: a)  # type: ignore[arg-type]
+        Task(objective="o", agent=lambda a: a)
 
 
 def test_python_gets_the_same_strictness() -> None:
     with pytest.raises(ValidationError, match="Extra inputs"):
-        Task(objective="o", agent=count, isolaton="none")  # type: ignore[call-arg,arg-type]
+        Task(objective="o", agent=count, isolaton="none")  # type: ignore[call-arg]

@@ -45,6 +45,7 @@ tasks:
     objective: Run the suite.
     agent: {command: [python, run_tests.py]}
     workspace: directory
+    resources: {commands: [[make]], needs_approval: [run_command]}
     acceptance: [{command: [python, -m, pytest], timeout_s: 5, env: {A: b}}, {citations_resolve: x}]
   play: {objective: o, agent: {scripted: "play.py:work"}}
   other: {objective: o, agent: {function: "m:f"}, source_free: x}
@@ -216,6 +217,8 @@ def test_a_lone_contract_needs_no_schema_version() -> None:
         {"budget": {"max_cost_usd": "1"}},
         {"defaults": {"isolation": None}},
         {"defaults": {"resources": {"network": "allow"}}},
+        {"defaults": {"resources": {"needs_approval": "run_command"}}},
+        {"defaults": {"resources": {"needs_approval": ["two words"]}}},
         {"tasks": {"two words": {"objective": "o", "agent": {"function": "m:f"}}}},
         {"tasks": {"a": {"objective": "o", "agent": {"function": "m:f"}, "needs": [""]}}},
         {"tasks": {"a": {"objective": "o", "agent": {"function": "m:f"}, "required_evidence": ["a\nb"]}}},

@@ -1,4 +1,4 @@
-"""Renewal: one thread for all claims of a process, at a third of the shortest lease."""
+"""Renewal: together for all claims of a process, at a third of the shortest lease."""
 
 from __future__ import annotations
 
@@ -128,10 +128,36 @@ def test_a_store_that_comes_back_in_time_loses_nothing(keeper: LeaseKeeper, rene
     assert told == []
 
 
-def test_closing_ends_the_thread(renewals: Renewals, claim: Any) -> None:
+def test_a_store_that_stands_still_loses_claims_when_their_lease_is_over(
+    keeper: LeaseKeeper, renewals: Renewals, claim: Any
+) -> None:
+    answer = threading.Event()
+    told: list[tuple[float, str]] = []
+
+    def stand_still(claim: Claim) -> int:
+        assert answer.wait(20)
+        return 1
+
+    renewals.answer = stand_still
+    added = time.monotonic()
+    kept = claim("kept", 60)
+    keeper.add(kept, lambda error: told.append((0.0, "wrong")))
+    keeper.add(claim("one", 0.45), lambda error: told.append((time.monotonic(), str(error))))
+    until(lambda: told)
+    assert told[0][0] - added >= 0.45
+    assert "could not be reached: no answer came" in told[0][1]
+    keeper.add(claim("two", 0.3), lambda error: told.append((time.monotonic(), "two")))
+    until(lambda: len(told) == 2)
+    answer.set()
+    keeper.close()
+    assert [text for _, text in told[1:]] == ["two"]
+    assert keeper.remove(kept)
+
+
+def test_closing_ends_the_threads(renewals: Renewals, claim: Any) -> None:
     keeper = LeaseKeeper(renewals)
     keeper.add(claim("one", 0.3), lambda error: None)
     keeper.close()
     seen = len(renewals.batches)
-    assert "lease-keeper" not in [thread.name for thread in threading.enumerate()]
+    assert not {"lease-keeper", "lease-watch"} & {thread.name for thread in threading.enumerate()}
     assert len(renewals.batches) == seen

@@ -9,6 +9,7 @@ import pytest
 
 from contracts.errors import OperationUnsettled, Refused, StaleClaim, StoreUnavailable
 from contracts.ports import Worst
+from contracts.results import ArtifactEntry
 from contracts.turns import ModelCall, ModelUsage, ToolAnswer, TurnResponse
 from coordinator.children import StopSignal
 from coordinator.model_ports import AttemptJournal, AttemptMeter, Start, TaskInbox, TaskOperations, patiently, start_of
@@ -118,19 +119,55 @@ def test_what_a_model_has_ended_by_its_own_word_is_not_gone_on_from(
     assert (start.conversation, len(start.turns)) == ((1, 1) if goes_on else (2, 0))
 
 
+def test_the_whole_of_what_was_cut_can_be_read_by_the_next_attempt(store: TaskStore, build: Any, claim: Claim) -> None:
+    whole = store.files.make_durable(b"x" * 60_000)
+    entry = ArtifactEntry(name="whole.txt", digest=whole.digest, size_bytes=whole.size_bytes, media_type="text/plain")
+    own = journal(store, claim)
+    own.answered(1, "sha256:1", response("read_file"), None, None, [])
+    for _ in range(2):
+        own.finished(1, [ToolAnswer(call_id="c0", text="xx", whole=entry)])
+    [turn] = start_of(store, again(store, build, claim)).turns
+    assert turn.answers is not None
+    assert turn.answers[0].whole == entry
+    assert store.bytes_of(entry.digest) == b"x" * 60_000
+
+
 # -- meter
 
 
 def test_a_stale_holder_settles_and_charges_no_more(
     store: TaskStore, claim: Claim, expire: Callable[..., None]
 ) -> None:
-    meter = AttemptMeter(store, claim, StopSignal())
+    meter = AttemptMeter(store, claim, REDACTOR, StopSignal())
     reserved = meter.reserve(Worst(100, 10))
     expire(claim)
     meter.settle(reserved, Worst(40, 4))
     assert store.run(1).charged_micro_usd == 40
     with pytest.raises(StaleClaim):
         meter.reserve(Worst(1, 1))
+
+
+class DeafStore:
+    """Every second call is committed, and its caller is told that the store is away."""
+
+    def __init__(self, store: TaskStore) -> None:
+        self._store = store
+        self._calls = 0
+
+    def reserve(self, *args: Any, **more: Any) -> int:
+        number = self._store.reserve(*args, **more)
+        self._calls += 1
+        if self._calls % 2:
+            raise StoreUnavailable("the answer is lost")
+        return number
+
+
+def test_a_call_is_charged_once_however_often_its_answer_is_lost(store: TaskStore, claim: Claim) -> None:
+    deaf: Any = DeafStore(store)
+    meter = AttemptMeter(deaf, claim, REDACTOR, StopSignal())
+    numbers = [meter.reserve(Worst(100, 10)).number for _ in range(2)]
+    assert len(set(numbers)) == 2
+    assert store.run(1).charged_micro_usd == 200
 
 
 def test_what_was_paid_is_written_when_the_store_is_back() -> None:
@@ -201,3 +238,15 @@ def test_an_answer_is_found_by_its_very_question(store: TaskStore, build: Any, c
     store.answer("run-q1", approved=False, message="not today")
     assert inbox.answer_to(" May I? ") == (False, "not today")
     assert inbox.answer_to("May you?") is None
+
+
+def test_an_answer_is_not_that_of_an_older_contract_version(store: TaskStore, build: Any, claim: Claim) -> None:
+    store.end([build.ending(claim, "blocked", question=build.question(what="May I?"))])
+    store.answer("run-q1", approved=True)
+    store.amend(
+        1, expected_version=1, document=build.run().document, authored_digest="x", head=None, removed=[], overlaps=[],
+        files=[], replaced=[build.task("one", version=2)],
+    )  # fmt: skip
+    assert TaskInbox(store, claim, str).answer_to("May I?") == (True, "")
+    (after,) = store.claim("w", work=1)
+    assert TaskInbox(store, after, str).answer_to("May I?") is None

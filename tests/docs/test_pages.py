@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
+from pydantic import BaseModel
 
-from contracts.orchestration import Orchestration
+from contracts.orchestration import Orchestration, Task
 from contracts.states import transition_table
 from coordinator.launch import plan_launch
 
@@ -42,6 +44,49 @@ def test_the_python_page_runs_and_goes_on_when_it_is_run_again(tmp_path: Path) -
 
     assert run_script(tmp_path, code) == "accepted {'total': 42}\n"
     assert run_script(tmp_path, code) == "accepted {'total': 42}\n"
+
+
+WRONG = """
+from coordinator import Orchestration, Task
+
+
+def no_child(text: str) -> str:
+    return text
+
+
+one = Task(objective="o", agent=no_child, acceptance=[{"cel": "true"}])
+two = Task(objective="o", agent={"function": "f.py:f"}, isolaton="none")
+three = Orchestration(name="n", objective="o", tasks=[one])
+four = Orchestration(name="n", objective="o", tasks={"one": one, "two": {"objective": "o"}}, source=7)
+"""
+
+
+@pytest.mark.slow
+def test_the_python_examples_pass_strict_type_checks_of_a_user_and_what_is_wrong_does_not(tmp_path: Path) -> None:
+    for page, name in (("README.md", "readme.py"), ("docs/python.md", "page.py")):
+        [code] = code_blocks(page, "python")
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
+    check = ["-m", "mypy", "--strict", "--config-file=", "--hide-error-context", "readme.py", "page.py", "wrong.py"]
+    done = subprocess.run(
+        [sys.executable, *check], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    found = [line.split(": ")[:2] for line in done.stdout.splitlines() if ": error:" in line]
+    assert found == [["wrong.py:9", "error"], *([f"wrong.py:{line}", "error"] for line in (10, 11, 12))], done.stdout
+
+
+@pytest.mark.parametrize("model", [Task, Orchestration])
+def test_what_type_checkers_are_told_of_a_document_is_what_it_holds(model: type[BaseModel]) -> None:
+    [tree] = [
+        node
+        for node in ast.walk(ast.parse((ROOT / "contracts/orchestration.py").read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and node.name == model.__name__
+    ]
+    [told] = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    needed = {one.arg for one, default in zip(told.args.kwonlyargs, told.args.kw_defaults, strict=True) if not default}
+    fields = {field.alias or name: field for name, field in model.model_fields.items()}
+    assert {one.arg for one in told.args.kwonlyargs} == set(fields)
+    assert needed == {name for name, field in fields.items() if field.is_required()}
 
 
 def test_the_orchestration_page_shows_a_file_that_would_be_launched(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import pickle
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,15 +60,16 @@ class Deaths:
                 for at, until in plan["hold"]:
                     if point == at:
                         self._wait(until)
-        for plan in due:
-            if point == plan["point"] and self._first(plan["label"]):
-                os.kill(os.getpid(), signal.SIGKILL)
+            for plan in due:
+                # Under the lock: no other thread gets past its next point meanwhile.
+                if point == plan["point"] and self._first(plan["label"]):
+                    os.kill(os.getpid(), signal.SIGKILL)
 
     def _wait(self, until: str) -> None:
         if until in POINTS:
             assert self._changed.wait_for(lambda: until in self._seen, WATCHDOG_S / 2), until
         while until not in POINTS and not (self._marks.exists() and until in self._marks.read_text().split()):
-            time.sleep(0.01)
+            self._changed.wait(0.01)
 
     def _first(self, label: str) -> bool:
         try:
@@ -186,6 +186,8 @@ def start(told: dict[str, Any]) -> int:
 
 def serve() -> None:
     load_agents()
+    from agents.llm.openai_responses_adapter import ResponsesAdapter  # noqa: F401 - the SDK takes long to import
+
     for line in sys.stdin:
         told = json.loads(line)
         if "wait" in told:

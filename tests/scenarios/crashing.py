@@ -1,4 +1,4 @@
-"""Plays a run in which processes die at named points, and says what that cost. Loaded by path, like ``bench``."""
+"""Plays a run in which processes die at named points, and says what that cost."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
@@ -21,11 +21,13 @@ from coordinator.home import open_home
 from coordinator.store import tables as t
 from coordinator.verifying import verify
 
+if TYPE_CHECKING:
+    from tests.model_servers.fake import FakeModelServer
+
 HERE = Path(__file__).parent
 PROGRAM = """
 mark("start")
-hold = P["inputs"].get("hold")
-while hold and not (MARKS / "fired" / hold).exists():
+while not all((MARKS / "fired" / name).exists() for name in P["inputs"].get("hold", [])):
     time.sleep(0.02)
 (HERE / f"{P['task_id']}.txt").write_text(P["task_id"])
 (pathlib.Path(os.environ["COORDINATOR_ARTIFACTS"]) / "big.txt").write_text(P["task_id"] * 20_000)
@@ -90,10 +92,14 @@ class Server:
 class Player:
     """``bench``: a user's repository, with a store, a home and an orchestration beside it."""
 
-    def __init__(self, server: Server, bench: Any) -> None:
+    def __init__(self, server: Server, bench: Any, fake_model: Callable[[], FakeModelServer]) -> None:
+        """``fake_model``: starts the server of models that is there until the test ends."""
         self.server = server
+        self.fake_model = fake_model
         self.bench = bench
         self.place = bench.place
+        self.paid_micro_usd: Callable[[], int] = lambda: 0
+        """What those who answer as models have been paid."""
         self._running: set[int] = set()
         self.fired = bench.folder / "fired"
         self.fired.mkdir()
@@ -178,7 +184,7 @@ class Player:
             wrong += [f"{task.task_id}@{a.number} has no end" for a in task.attempts if a.ended is None]
             if task.owner is not None:
                 wrong.append(f"{task.task_id} is still held by {task.owner}")
-        wrong += self._broken_names() + self._broken_folders() + self._broken_git(run)
+        wrong += self._broken_names() + self._broken_folders() + self._broken_git(run) + self._broken_money(run)
         alive = {int(line[3]) for line in place.marks("start") if self._is_program(int(line[3]))}
         return wrong + [f"the child's process {pid} still runs" for pid in alive]
 
@@ -216,6 +222,27 @@ class Player:
                 ).returncode:
                     wrong.append(f"the head does not contain what was accepted of {task.task_id}")
         return wrong
+
+    def _broken_money(self, run: Any) -> list[str]:
+        """Budgets that do not say what was spent, or were passed, and turns that were stored twice."""
+        charges: Counter[int] = Counter()
+        of_run = select(t.task.c.id).where(t.task.c.orchestration_id == run.row)
+        for row in self.rows(select(t.charge).where(t.charge.c.task_id.in_(of_run))):
+            charges[row.task_id] += row.micro_usd
+        wrong = [
+            f"{task.task_id} is charged {task.charged_micro_usd}, its calls {charges[task.row]}"
+            for task in run.tasks
+            if task.charged_micro_usd != charges[task.row]
+        ]
+        charged, paid = run.charged_micro_usd, self.paid_micro_usd()
+        if charged != charges.total() or charged < paid:
+            wrong.append(f"the run is charged {charged}, its calls {charges.total()}; {paid} was paid")
+        ((limit,),) = self.rows(select(t.orchestration.c.limit_micro_usd).where(t.orchestration.c.id == run.row))
+        if limit is not None and charged > limit:
+            wrong.append(f"the run is charged {charged} of {limit}")
+        turns = [self.place.store.bytes_of(turn.response_digest) for turn in self.place.store.turns(run.row)]
+        calls = Counter(call["call_id"] for turn in turns for call in json.loads(turn)["response"]["calls"])
+        return wrong + [f"the call {call_id} is in {count} turns" for call_id, count in calls.items() if count > 1]
 
     def head_paths(self) -> set[str]:
         """Of the files that are accepted."""

@@ -32,7 +32,7 @@ def die(point: str) -> None:
 
 def task(needs: list[str]) -> Task:
     checks: Any = [{"cel": "output.task != ''"}]
-    return Task(objective="One step.", agent=step, isolation="none", needs=needs, acceptance=checks)  # type: ignore[arg-type]
+    return Task(objective="One step.", agent=step, isolation="none", needs=needs, acceptance=checks)
 
 
 async def main() -> None:

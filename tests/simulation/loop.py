@@ -37,6 +37,8 @@ class Process:
     commands: bool = False
     alive: bool = True
     stopped: bool = False
+    went_on_at: float = 0.0
+    """When it was last woken from a stop."""
     waiting: list[_Call] = field(default_factory=list)
 
 
@@ -114,7 +116,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def go_on(self, process: Process) -> None:
         """A stopped process wakes: what was due meanwhile happens now, in its order."""
-        process.stopped = False
+        process.stopped, process.went_on_at = False, self.now
         calls, process.waiting = process.waiting, []
         for call in calls:
             super().call_soon(self._catch_up, call, context=call.context)

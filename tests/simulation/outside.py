@@ -161,11 +161,14 @@ class SimulatedRuntime:
     nothing can stop), or an async function."""
 
     def __init__(
-        self, behaviour: Behaviour, git: Git, delegate: Delegate, spend: Spend, cost_usd: float | None
-    ) -> None:
+        self, behaviour: Behaviour, git: Git, delegate: Delegate, spend: Spend, cost_usd: float | None,
+        works: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """``works``: called while nobody has told it to stop."""
         self._behaviour = behaviour
         self._spend = spend
         self._cost_usd = cost_usd
+        self._works = works
         self._git = git
         self._delegate = delegate
         self.kills = behaviour.kind == "program"
@@ -231,6 +234,8 @@ class SimulatedRuntime:
         while left_s > 0:
             await asyncio.sleep(min(slice_s, left_s))
             left_s -= slice_s
+            if not assignment.cancel.is_set():
+                self._works()
             if assignment.cancel.is_set() and (plan.kind == "program" or plan.obeys is not None):
                 await asyncio.sleep(plan.obeys or 0.0)
                 return True

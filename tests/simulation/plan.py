@@ -20,7 +20,8 @@ class Plan:
     """``trouble`` in 0..1: what children do wrong. ``quiet``: nothing at all goes wrong, so all must be accepted.
 
     ``wide``: many small tasks at once. ``spends``: some children spend money and have effects outside. ``mixes``: calls
-    to which late ones are added. ``lost_answers``: ticks that are committed, but nobody is told so.
+    to which late ones are added. ``lost_answers``: ticks that are committed, but nobody is told so; ``lost_calls``: the
+    same of renewals, of charges, and of what settles them.
     """
 
     quiet: bool
@@ -43,9 +44,10 @@ class Plan:
     spends: bool
     mixes: int
     lost_answers: int
+    lost_calls: int
 
     @classmethod
-    def of(cls, chance: random.Random, extra: random.Random) -> Plan:
+    def of(cls, chance: random.Random, extra: random.Random, lost: random.Random) -> Plan:
         quiet = chance.random() < 0.05
 
         def some(most: int, often: float) -> int:
@@ -73,6 +75,7 @@ class Plan:
             spends=extra.random() < 0.5,
             mixes=extra.choice([0, 20, 40, 40]) if not quiet else 0,
             lost_answers=extra.choice([0, 0, 1, 3]) if not quiet else 0,
+            lost_calls=lost.choice([0, 2, 5]) if not quiet else 0,
         )
 
 
@@ -80,6 +83,7 @@ def orchestration(chance: random.Random, extra: random.Random, plan: Plan, versi
     """The work as authored. A later version differs in some tasks."""
     names = [f"t{number}" for number in range(chance.randint(2, 4) + (4 if plan.wide else 0))]
     tasks: dict[str, Any] = {}
+    patience = 4 if plan.quiet else 1  # so that what the seed delays never takes as long
     for position, name in enumerate(names):
         needs = [
             {"task": other, "partial_ok": chance.random() < 0.5}
@@ -98,7 +102,7 @@ def orchestration(chance: random.Random, extra: random.Random, plan: Plan, versi
                 "tools": ["write_file"] if workspace else [],
             },
             "limits": {
-                "lease_s": chance.choice([2, 3, 6]), "deadline_s": chance.choice([8, 20]),
+                "lease_s": chance.choice([2, 3, 6]) * patience, "deadline_s": chance.choice([8, 20]) * patience,
                 "max_claims": chance.randint(1, 4) if not plan.quiet else 3, "max_repairs": chance.randint(0, 2),
             },
         }  # fmt: skip

@@ -113,9 +113,9 @@ def charges_stay_below_their_task(patch: pytest.MonkeyPatch) -> None:
 def a_charge_is_settled_twice(patch: pytest.MonkeyPatch) -> None:
     real = charging.settle
 
-    def settle(tx: Tx, number: int, spent: Any) -> None:
+    def settle(tx: Tx, number: int, *said: Any) -> None:
         tx.conn.execute(update(t.charge).where(t.charge.c.id == number).values(settled_at=None))
-        real(tx, number, spent)
+        real(tx, number, *said)
 
     patch.setattr(charging, "settle", settle)
 
@@ -131,7 +131,8 @@ def nobody_is_asked_about_operations_that_are_open(patch: pytest.MonkeyPatch) ->
         patch.setattr(verbs, "unsettled_questions", lambda tx, task_row, terms: [])
 
 
-@planted(r"\[8\] .*handed out|\[8\] .*nobody is asked", spends=True, trouble=1.0, crashes=5, crash_chance=0.08)
+@planted(r"\[8\] .*(handed out|nobody is asked)|\[11\] .* it was exhausted", spends=True, trouble=1.0, crashes=5,
+         crash_chance=0.08)  # fmt: skip
 def nobody_is_asked_when_a_claim_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claiming, "unsettled_questions", lambda tx, task_row, terms: [])
 

@@ -24,6 +24,7 @@ import coordinator.children
 import coordinator.gating
 import coordinator.launch
 import coordinator.leases
+import coordinator.model_ports
 import coordinator.outages
 import coordinator.sources
 import coordinator.worker
@@ -32,7 +33,6 @@ from contracts.assignment import Assignment
 from contracts.errors import Refused
 from coordinator import crash_points
 from coordinator.home import Home
-from coordinator.leases import LeaseKeeper
 from coordinator.locks import OwnerLock
 from coordinator.runtimes import load_agents
 from coordinator.store import TaskStore, claiming, transitions
@@ -42,9 +42,11 @@ from coordinator.worker import Worker
 from tests.simulation import people, threads
 from tests.simulation.acceptance import Acceptance
 from tests.simulation.effects import Outside, Spender
+from tests.simulation.elapsed import Elapsed, WatchedKeeper
 from tests.simulation.ending import check_the_end, is_active, is_over
 from tests.simulation.invariants import Observer
 from tests.simulation.loop import Crash, Process, StuckError, VirtualLoop, current, dispose
+from tests.simulation.lost import LostCalls
 from tests.simulation.outside import Git, SimulatedRuntime, choose_behaviour
 from tests.simulation.plan import Plan, child_terms, orchestration
 from tests.simulation.snapshot import Reader, Violation
@@ -76,18 +78,21 @@ class Simulation:
         self.chance = random.Random(seed)
         self.extra = random.Random(f"{seed} extra")
         """For what came later, so that seeds that were kept for what they found still say the same without it."""
-        self.plan = dataclasses.replace(Plan.of(self.chance, self.extra), **focus)
+        lost = random.Random(f"{seed} lost")
+        self.plan = dataclasses.replace(Plan.of(self.chance, self.extra, lost), **focus)
         self.folder = folder
         self.loop = VirtualLoop(self.chance, job_delay_s=self.plan.job_delay_s)
         self.file = folder / "store.db"
         self.home = Home(f"sqlite:///{self.file}", folder / "files", folder / "outside")
         self.history = History()
+        self.elapsed = Elapsed(self.loop.time, self.fail, self.plan.poll, self.plan.job_delay_s)
         self.processes: dict[str, Process] = {}
         self.violation: Violation | None = None
         self.steps: list[str] = []
         self.calm = False
         self.fallbacks = 0
         """How many statements for many rows were undone, and run one by one."""
+        self.lost = LostCalls(lost, self.plan.lost_calls, self.loop.time, lambda: self.calm, self.say)
         self._trace = trace
         self._offset_s = 0.0
         self._crashes_left = self.plan.crashes
@@ -139,7 +144,7 @@ class Simulation:
         store = self._stores[process] = AnnouncingStore(
             self.home.url, self.home.folder, clock=self.wall, new_id=self.new_id, observer=self.observer,
             observe=self.observe, history=self.history, mixed=self._mixed, loses_answer=self._loses_answer,
-            fail=self.fail,
+            fail=self.fail, elapsed=self.elapsed, lost=self.lost,
         )  # fmt: skip
         return store
 
@@ -291,16 +296,17 @@ class Simulation:
     def _put_outside(self, patch: pytest.MonkeyPatch) -> None:
         """Everything outside of the store, the scheduler and the gate is the simulation's: time, threads, git,
         children."""
-        clock = SimpleNamespace(monotonic=self.loop.time)
-        for module in (coordinator.worker, coordinator.children, coordinator.outages):
+        clock = SimpleNamespace(monotonic=self.loop.time, time=lambda: self.wall().timestamp())
+        for module in (coordinator.worker, coordinator.children, coordinator.outages, coordinator.model_ports):
             patch.setattr(module, "time", clock)
+        patch.setattr(coordinator.model_ports, "RETRY_S", 0.0)
         patch.setattr(coordinator.outages.LOGGER, "disabled", True)
         counted = partial(self._run_guarded, transitions.run_guarded)
         for verbs in (transitions, claiming):
             patch.setattr(verbs, "run_guarded", counted)
         patch.setattr(coordinator.leases, "threading", threads.of(self.loop))
         patch.setattr(coordinator.children, "in_own_thread", lambda function, name: asyncio.to_thread(function))
-        patch.setattr(coordinator.worker, "LeaseKeeper", partial(LeaseKeeper, monotonic=self.loop.time))
+        patch.setattr(coordinator.worker, "LeaseKeeper", partial(WatchedKeeper, elapsed=self.elapsed))
         patch.setattr(coordinator.worker, "OwnerLock", self._lock)
         patch.setattr(coordinator.workplaces, "make_workspace", self.git.make_workspace)
         patch.setattr(coordinator.workplaces, "snapshot", self.git.snapshot)
@@ -346,7 +352,7 @@ class Simulation:
         cost_usd = round(self.extra.uniform(0, 0.04), 6) if self.extra.random() < 0.7 else None
         return SimulatedRuntime(
             behaviour, self.git, partial(self._delegate, store), partial(self._spend, store, claim, trouble),
-            cost_usd if claim.terms.budget.max_cost_usd is not None else None,
+            cost_usd if claim.terms.budget.max_cost_usd is not None else None, partial(self.elapsed.works, claim),
         )  # fmt: skip
 
     def _begins(self, claim: Claim) -> None:

@@ -16,7 +16,10 @@ from coordinator.store import TaskStore, Tick, TickOutcome
 from coordinator.store.database import Blob
 from coordinator.store.operating import Settled
 from coordinator.store.records import Claim, Done, Ending, HeadMoved, Submission, Verdict
+from tests.simulation.elapsed import Elapsed
 from tests.simulation.invariants import Observer
+from tests.simulation.loop import current
+from tests.simulation.lost import LostCalls
 from tests.simulation.snapshot import Call
 
 __all__ = ["AnnouncingStore", "History", "Said", "forged", "judge_late"]
@@ -59,6 +62,8 @@ class History:
     delegated: list[tuple[Claim, Any]] = field(default_factory=list)
     unheard: set[str] = field(default_factory=set)
     """Tokens of claims that were committed, and nobody was told."""
+    unheard_charges: dict[int, int] = field(default_factory=dict)
+    """By attempt, the number of a charge of which nobody was told."""
 
 
 def _tokens(claims: Sequence[Claim]) -> dict[int, set[str]]:
@@ -77,10 +82,12 @@ class AnnouncingStore(TaskStore):
     def __init__(
         self, *args: Any, observer: Observer, observe: Callable[[], None], history: History,
         mixed: Callable[[Sequence[str]], dict[str, list[Said]]], loses_answer: Callable[[], bool],
-        fail: Callable[[str], NoReturn], **options: Any,
+        fail: Callable[[str], NoReturn], elapsed: Elapsed, lost: LostCalls,
+        **options: Any,
     ) -> None:  # fmt: skip
         self._observer, self._observe, self._history = observer, observe, history
         self._mixed, self._loses_answer, self._fail = mixed, loses_answer, fail
+        self._elapsed, self._lost = elapsed, lost
         super().__init__(*args, **options)
         # Statements are put together once for all seeds, rather than once for each process that is simulated.
         engine = self._db.engine
@@ -101,6 +108,9 @@ class AnnouncingStore(TaskStore):
         lists: dict[str, Sequence[Submission | Ending | Verdict]] = {
             "submit": tick.submissions, "end": tick.endings, "decide": tick.verdicts,
         }  # fmt: skip
+        self._elapsed.looks()
+        for ending in tick.endings:
+            self._elapsed.ends(ending)
         outcomes: dict[str, list[Any]] = {verb: [None] * len(some) for verb, some in lists.items()}
         late = self._mixed([verb for verb, some in lists.items() if some])
         sent: dict[str, list[Any]] = {
@@ -115,6 +125,7 @@ class AnnouncingStore(TaskStore):
             self._history.claims.update({claim.child_run_id: claim for claim in done.claims if claim.kind == "work"})
             if self._loses_answer():
                 self._history.unheard |= {claim.token for claim in done.claims}
+                self._elapsed.waits()
                 raise StoreUnavailable("the answer is lost")
             given: dict[str, list[Any]] = {"submit": done.submissions, "end": done.endings, "decide": done.verdicts}
             for verb, earlier in late.items():
@@ -131,8 +142,24 @@ class AnnouncingStore(TaskStore):
     def renew(self, claims: Sequence[Claim]) -> Any:
         late = self._mixed(["end"]).get("end", []) if claims else []
         tried = [*(said.item.claim for said in late), *claims]
+        process = current.get()
+        by_holder = process is not None and not process.commands
+        if by_holder:
+            self._elapsed.tries(claims)
         with self._calling("renew", tried):
-            return super().renew(tried)[len(late) :]
+            outcomes = super().renew(tried)[len(late) :]
+        if by_holder:
+            self._lost.perhaps_renewals(claims[0].terms.limits.lease_s)
+            self._elapsed.renewed(claims, outcomes)
+        return outcomes
+
+    def claim_owners(self) -> list[str]:
+        self._elapsed.looks()
+        return super().claim_owners()
+
+    def due(self, *, runs: Sequence[int] | None = None) -> bool:
+        self._elapsed.looks()
+        return super().due(runs=runs)
 
     def submit(self, items: Sequence[Submission]) -> Any:
         with self._calling("submit", [item.claim for item in items]):
@@ -168,25 +195,34 @@ class AnnouncingStore(TaskStore):
         with self._calling("answer"):
             return super().answer(request_id, **more)
 
-    def reserve(self, claim: Claim, worst: Worst) -> int:
+    def reserve(self, claim: Claim, worst: Worst, *, after: int | None = None) -> int:
         with self._calling("reserve", [claim], amount=(worst.micro_usd, worst.tokens)):
-            return super().reserve(claim, worst)
+            number = super().reserve(claim, worst, after=after)
+        unheard = self._history.unheard_charges.pop(claim.attempt_row, number)
+        if number != unheard:
+            self._fail(f"[7] charge {unheard}, of which nobody was told, was made again, as {number}")
+        self._history.unheard_charges[claim.attempt_row] = number
+        self._lost.perhaps("reserve")
+        del self._history.unheard_charges[claim.attempt_row]
+        return number
 
     def settle(self, charge: int, spent: Worst) -> None:
         with self._calling("settle", charge=charge, amount=(spent.micro_usd, spent.tokens)):
             super().settle(charge, spent)
+        self._lost.perhaps("settle")
 
     def prepare_operation(self, claim: Claim, key: str, tool: str, arguments: Blob) -> Settled:
         with self._calling("prepare_operation", [claim]):
             return super().prepare_operation(claim, key, tool, arguments)
 
-    def send_operation(self, claim: Claim, row: int) -> None:
+    def send_operation(self, claim: Claim, row: int, action_digest: str | None = None) -> bool:
         with self._calling("send_operation", [claim]):
-            super().send_operation(claim, row)
+            return super().send_operation(claim, row, action_digest)
 
     def settle_operation(self, claim: Claim, row: int, *, ok: bool, outcome: Blob) -> None:
         with self._calling("settle_operation", [claim]):
             super().settle_operation(claim, row, ok=ok, outcome=outcome)
+        self._lost.perhaps("settle_operation")
 
     def cancel(self, *args: Any, **more: Any) -> int:
         with self._calling("cancel"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.store import claiming, transitions
-from tests.simulation.planted_spending import PLANTED
+from tests.simulation.planted_clocks import PLANTED
 from tests.simulation.simulation import play
 from tests.simulation.snapshot import Violation
 

@@ -1,6 +1,6 @@
 """A stand-in for ``threading`` in which a thread's loop runs on the event loop, from one wait to the next.
 
-It fits a thread that keeps all its state outside of its function and waits on one condition: then the function can be
+It fits threads that keep all their state outside of their functions and wait on one condition: then a function can be
 left at a wait, and begun again when the wait would have ended.
 """
 
@@ -22,7 +22,8 @@ class _Parked(BaseException):
 
 
 class _Condition:
-    wake: Callable[[], None] = staticmethod(lambda: None)
+    def __init__(self) -> None:
+        self.wake: list[Callable[[], None]] = []
 
     def __enter__(self) -> None: ...
 
@@ -30,8 +31,9 @@ class _Condition:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def notify(self) -> None:
-        self.wake()
+    def notify_all(self) -> None:
+        for wake in self.wake:
+            wake()
 
     def wait(self, timeout: float | None = None) -> None:
         raise _Parked(timeout)
@@ -44,7 +46,7 @@ def of(loop: asyncio.AbstractEventLoop) -> Any:
         def __init__(self, *, target: Callable[[], None], name: str, daemon: bool) -> None:
             self._target = target
             self._timer: asyncio.Handle | None = None
-            target.__self__._changed.wake = self._soon  # type: ignore[attr-defined]
+            target.__self__._changed.wake.append(self._soon)  # type: ignore[attr-defined]
 
         def start(self) -> None:
             self._soon()

@@ -18,12 +18,13 @@ from contracts.assignment import Assignment
 from contracts.errors import BudgetExhausted
 from contracts.ports import Reserved, Worst
 from contracts.results import Result
-from contracts.turns import CallRecord, ModelUsage, StoredTurn, ToolAnswer, TurnResponse
+from contracts.turns import CallRecord, FailedTry, ModelUsage, StoredTurn, ToolAnswer, TurnResponse
 from coordinator.runtimes import load_agents
 
 load_agents()
 from agents.broker import Broker  # noqa: E402 - found once it is loaded
 from agents.llm import ModelRuntime  # noqa: E402
+from agents.llm.limiter import Limiter, Limiters  # noqa: E402
 from agents.runtimes.rendering import render_assignment  # noqa: E402
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class MemoryMeter:
         self.limit = Worst(micro_usd, tokens)
         self.open: dict[int, Worst] = {}
         self.settled: list[tuple[Worst, Worst]] = []
+        self.tried: list[FailedTry] = []
         self.requests_seen: Callable[[], int] = lambda: 0
         self.reserved_before: list[int] = []
         self._spent = Worst(0, 0)
@@ -100,6 +102,11 @@ class MemoryMeter:
             self.settled.append((self.open.pop(reserved.number), spent))
             self._spent = Worst(self._spent.micro_usd + spent.micro_usd, self._spent.tokens + spent.tokens)
 
+    def failed(self, reserved: Reserved, tried: FailedTry) -> None:
+        self.tried.append(tried)
+        if tried.record.billed == "no":
+            self.settle(reserved, Worst(0, 0))
+
     @property
     def charged(self) -> Worst:
         charges = [self._spent, *self.open.values()]
@@ -108,6 +115,22 @@ class MemoryMeter:
     def left(self) -> Worst:
         charged = self.charged
         return Worst(self.limit.micro_usd - charged.micro_usd, self.limit.tokens - charged.tokens)
+
+
+class Hurried:
+    """A clock for waiting: it runs as fast as nothing else is done."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.waits_s: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits_s.append(seconds)
+        self.now_s += seconds
+        await asyncio.sleep(0)
+
+    def limiter(self) -> Limiter:
+        return Limiter(monotonic=lambda: self.now_s, sleep=self.sleep)
 
 
 @dataclass
@@ -135,6 +158,11 @@ class Stage:
     folder: Path
     """Where pinned files lie under their names."""
     files: dict[str, bytes] = field(default_factory=lambda: {"a.txt": b"alpha\n", "b.txt": b"beta\n"})
+    clock: Hurried = field(default_factory=Hurried)
+    limiters: Limiters = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.limiters = Limiters(self.clock.limiter)
 
     def runtime(self, api: str, stream: bool, **spec: Any) -> ModelRuntime:
         from contracts.terms import AnthropicSpec, OpenAISpec
@@ -142,9 +170,11 @@ class Stage:
         common = {"model": "model-x", "stream": stream, "api_key_env": None, "timeout_s": 20, **spec}
         if api == "messages":
             of_anthropic = AnthropicSpec(**{"base_url": self.server.url, **common})
-            return ModelRuntime(of_anthropic, "anthropic", "key-1", render_assignment, self.folder.joinpath)
+            return ModelRuntime(
+                of_anthropic, "anthropic", "key-1", render_assignment, self.folder.joinpath, self.limiters
+            )
         model = OpenAISpec(**{"base_url": self.server.openai_url, "api": api, **common})
-        return ModelRuntime(model, "openai", "key-1", render_assignment, self.folder.joinpath)
+        return ModelRuntime(model, "openai", "key-1", render_assignment, self.folder.joinpath, self.limiters)
 
     def assignment(
         self,

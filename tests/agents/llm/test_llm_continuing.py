@@ -17,7 +17,7 @@ from contracts.terms import Terms
 from contracts.turns import StoredTurn
 from tests.agents.conftest import PinnedTree
 from tests.agents.llm.conftest import MemoryJournal, MemoryMeter
-from tests.model_servers.script import Call, Reply, Say, Think, Usage, Wire
+from tests.model_servers.script import Call, Failure, Reply, Say, Think, Usage, Wire
 
 if TYPE_CHECKING:
     from tests.agents.llm.conftest import Played, Stage
@@ -98,6 +98,24 @@ def test_a_result_that_was_handed_in_and_not_submitted_is_the_result(stage: Stag
     again = stage.play(*form, journal=MemoryJournal(list(whole.journal.stored.values())))
     assert again.result == whole.result
     assert len(stage.server.requests) == asked
+
+
+LONG = b"0123456789\n" * 10_000
+
+
+def test_the_whole_of_what_was_cut_is_an_artifact_of_the_attempt_that_goes_on_too(stage: Stage, form: Form) -> None:
+    stage.files["long.txt"] = LONG
+    stage.server.by_turn(Reply((Call("read_file", {"path": "long.txt"}),)), Reply((SUBMIT,)))
+    first = stage.play(*form, workspace=False)
+    [named] = first.result.artifacts
+    assert named.size_bytes == len(LONG)
+    for turns in (1, len(first.journal.stored)):  # the last one has handed in a result
+        stored = list(first.journal.stored.values())[:turns]
+        again = stage.play(*form, workspace=False, journal=MemoryJournal(stored), artifacts=first.assignment.artifacts)
+        assert again.result.artifacts == [named]
+    lost = stage.play(*form, workspace=False, journal=MemoryJournal(list(first.journal.stored.values())[:1]))
+    assert lost.result.artifacts == []
+    assert any(named.name in gap and "cannot be read any more" in gap for gap in lost.result.gaps)
 
 
 def test_a_result_that_was_sent_back_is_worked_on(stage: Stage, form: Form) -> None:
@@ -184,6 +202,22 @@ def test_cancelled_while_the_model_thinks_the_request_ends_and_stays_charged(sta
     asyncio.run(scenario())
     assert len(meter.open) == 1
     assert meter.settled == []
+    [tried] = meter.tried
+    assert (tried.record.outcome, tried.record.billed) == ("stopped", "unknown")
+
+
+def test_told_to_stop_while_its_provider_is_waited_for_it_stops(stage: Stage) -> None:
+    assignment = stage.assignment()
+
+    def answer(_request: object) -> Failure:
+        assignment.cancel.set("the worker is leaving")  # type: ignore[attr-defined]
+        return Failure(429, headers={"retry-after": "30"})
+
+    stage.server.choose(answer)
+    played = asyncio.run(stage.start(stage.runtime("messages", True), assignment))
+    assert played.result.outcome is Outcome.CANCELLED
+    assert len(stage.server.requests) == 1
+    assert stage.clock.now_s == 0
 
 
 def test_told_to_stop_it_stops_between_two_steps(stage: Stage) -> None:

@@ -19,6 +19,7 @@ from tests.model_servers.script import Call, Failure, Raw, Reply, Say, Usage, Wi
 
 if TYPE_CHECKING:
     from tests.agents.llm.conftest import Stage
+    from tests.model_servers.fake import Request
 
 SUBMIT = Call("submit_result", {"outcome": "completed"})
 Form = tuple[str, bool]
@@ -62,11 +63,50 @@ def test_a_quota_that_is_used_up_is_not_waited_for(stage: Stage) -> None:
 
 
 def test_tries_are_few(stage: Stage, form: Form) -> None:
-    stage.server.choose(lambda request: Failure(529))
+    stage.server.choose(lambda request: Failure(502))
     played = stage.play(*form)
     assert played.result.outcome is Outcome.FAILED
-    assert "overloaded (HTTP 529)" in played.result.message
+    assert "server error (HTTP 502)" in played.result.message
     assert len(stage.server.requests) == len(played.meter.reserved_before) == 6
+
+
+def test_an_overload_that_does_not_end_is_a_provider_that_is_unavailable(stage: Stage, form: Form) -> None:
+    stage.server.choose(lambda request: Failure(529, message="Overloaded"))
+    played = stage.play(*form)
+    assert played.result.outcome is Outcome.FAILED
+    assert played.result.message.startswith("provider unavailable: overloaded (HTTP 529): Overloaded; ")
+    assert 500 < stage.clock.now_s < 700
+    assert len(stage.server.requests) == len(played.meter.reserved_before) < 20
+
+
+def test_each_try_of_a_turn_that_is_never_answered_is_recorded(stage: Stage, form: Form) -> None:
+    stage.server.send(
+        Failure(503), Reply((Say("x" * 200),), wire=Wire(cut="no_bytes")), Failure(401, message="no key-1")
+    )
+    played = stage.play(*form)
+    assert played.result.outcome is Outcome.FAILED
+    assert played.journal.stored == {}
+    assert [
+        (tried.turn, tried.record.number, tried.record.outcome, tried.record.status, tried.record.billed)
+        for tried in played.meter.tried
+    ] == [(1, 1, "overloaded", 503, "no"), (1, 2, "dropped", None, "unknown"), (1, 3, "unauthorized", 401, "no")]
+    assert played.meter.tried[2].record.said == "no key-1"
+    assert len(played.meter.open) == 1  # what was dropped midway stays charged
+
+
+def test_a_failed_try_is_recorded_before_the_next_one_is_charged(stage: Stage) -> None:
+    meter = MemoryMeter()
+    recorded: list[int] = []
+
+    def choose(request: Request) -> Reply | Failure:
+        recorded.append(len(meter.tried))
+        return [Failure(500), Failure(529), Failure(502), Reply((SUBMIT,))][request.number]
+
+    stage.server.choose(choose)
+    played = stage.play(meter=meter)
+    assert recorded == [0, 1, 2, 3]
+    assert [tried.record.number for tried in meter.tried] == [1, 2, 3]
+    assert played.journal.stored[1].tries[:3] == [tried.record for tried in meter.tried]
 
 
 Cut = Literal["no_bytes", "no_body", "first_event", "mid_event", "no_end", "error_event"]
@@ -228,10 +268,12 @@ def test_a_wait_that_cannot_be_reckoned_loses_no_try(stage: Stage, form: Form) -
     assert stage.play(*form).result.outcome is Outcome.COMPLETED
 
 
-def test_a_wait_longer_than_the_time_left_is_not_begun(stage: Stage) -> None:
-    stage.server.fail(429, headers={"retry-after": "7200"})
+@pytest.mark.parametrize("status", [429, 500])
+def test_a_wait_longer_than_the_time_left_is_not_begun(stage: Stage, status: int) -> None:
+    stage.server.fail(status, headers={"retry-after": "7200"})
     played = stage.play()
     assert played.result.outcome is Outcome.FAILED
+    assert played.result.message.startswith("provider unavailable: rate limited") is (status == 429)
     assert "asks to wait 7200 s" in played.result.message
     assert len(stage.server.requests) == 1
 
@@ -282,29 +324,3 @@ def test_what_the_host_hears_of_its_own_retries_is_left_alone(
         assert get_on_retry_hooks() == ()
     finally:
         set_on_retry_hooks(before)
-
-
-def test_ten_children_that_are_told_the_same_wait_do_not_come_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    import stamina
-
-    waited: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
-
-    monkeypatch.setattr("stamina._core._smart_sleep", sleep)
-
-    async def child() -> None:
-        async def attempt(number: int) -> None:
-            if number == 1:
-                raise CallFailed("rate_limited", "slow down", retryable=True, retry_after_s=20.0)
-
-        await with_retries(attempt, lambda: 600.0)
-
-    async def all_of_them() -> None:
-        await asyncio.gather(*(child() for _ in range(10)))
-
-    with stamina.set_testing(False):
-        asyncio.run(all_of_them())
-    assert len(set(waited)) == 10
-    assert min(waited) > 20.0

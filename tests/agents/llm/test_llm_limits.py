@@ -14,7 +14,7 @@ from agents.llm.limits import Limits
 from contracts.ports import Worst
 from contracts.states import Outcome
 from tests.agents.conftest import Programs
-from tests.agents.llm.conftest import MemoryMeter
+from tests.agents.llm.conftest import MemoryJournal, MemoryMeter
 from tests.model_servers.script import Call, Reply, Usage, Wire
 
 if TYPE_CHECKING:
@@ -143,3 +143,17 @@ def test_without_time_no_program_is_started(stage: Stage, tmp_path: Path) -> Non
     with pytest.raises(ToolRefused, match="no time is left for run_command"):
         broker.run_command(["make"])
     assert programs.ran == []
+
+
+def test_waits_of_the_turns_that_are_gone_on_from_count_as_time(stage: Stage) -> None:
+    stage.server.by_turn(
+        Reply((Call("read_file", {"path": "a.txt"}),)), Reply((Call("submit_result", {"outcome": "completed"}),))
+    )
+    first = stage.play()
+    turn = first.journal.stored[1]
+    slow = [record.model_copy(update={"elapsed_s": 35.0, "waited_s": 40.0}) for record in turn.tries]
+    journal = MemoryJournal([turn.model_copy(update={"tries": slow})])
+    played = stage.play(journal=journal, budget={"max_wall_s": 70})
+    assert played.result.outcome is Outcome.PARTIAL
+    assert "the budget of 70 s was used up" in played.result.message
+    assert len(stage.server.requests) == 2

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -8,7 +9,11 @@ from typing import Any
 import pytest
 
 from contracts.errors import BadInput, Refused
+from contracts.ports import Standing
+from coordinator.approving import call_question
 from coordinator.cli.deciding import answer, write_new
+from coordinator.cli.showing import inspect
+from coordinator.redaction import Redactor
 from coordinator.store.database import Blob
 
 
@@ -58,6 +63,50 @@ def test_an_answer_about_a_side_effect_is_said_to_be_told_to_the_task(
     assert answer("run-q1", approve=approve, reject=not approve, **told) == 0
     word = "approved" if approve else "rejected"
     assert f"run-q1 {word}: run/one goes on, and is told what you said" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.fixture
+def call_asked_about(sqlite_store: Any, build: Any, tmp_path: Path) -> dict[str, Any]:
+    """Where a child waits for a yes to a call, with a name of a file that would like to be more."""
+    sqlite_store.create_run(build.run(build.task("one", resources={"effects": "declared"})))
+    [claim] = sqlite_store.claim("w", work=1)
+    standing = Standing("sha256:" + "a" * 64, ["deploy.sh", "x\n\x1b[2Japproved"])
+    question = call_question(claim, "run_command", {"command": ["sh", "deploy.sh"]}, standing, Redactor({}))
+    sqlite_store.end([build.ending(claim, "blocked", question=question)])
+    home = tmp_path / "home"
+    home.mkdir()
+    return {"store": sqlite_store.url, "home": home}
+
+
+@pytest.mark.parametrize("approve", [True, False])
+def test_an_answer_about_a_call_says_what_it_covers(
+    approve: bool, call_asked_about: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: dict[str, Any] = {"approve": approve, "reject": not approve, "message": "I looked", **call_asked_about}
+    assert answer("run-q1", **said, json=False) == 0
+    raw = capsys.readouterr().out
+    out = " ".join(raw.split())
+    goes_on = "can make this very call once" if approve else "is refused this call with your message"
+    assert f"run/one goes on in a new attempt, which {goes_on}" in out
+    assert "covers one call of run_command under contract version 1, sha256:" in out
+    assert 'with {"command": ["sh", "deploy.sh"]} in files sha256:aaaaaaaaaaaaaaaa… changed "deploy.sh"' in out
+    assert "\x1b" not in raw
+    assert answer("run-q1", **said, json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["action"]["changed_count"] == 2
+    assert told["bound_digest"].startswith("sha256:")
+
+
+@pytest.mark.parametrize("address", ["run", "run/one"])
+def test_what_a_yes_to_a_call_would_cover_can_be_seen_before(
+    address: str, call_asked_about: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert inspect(address, transcript=False, **call_asked_about, json=False) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "approval about one, open: May run_command be called once" in out
+    assert "covers one call of run_command under contract version 1, sha256:" in out
+    assert inspect(address, transcript=False, **call_asked_about, json=True) == 0
+    assert '"tool": "run_command"' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [[], ["--approve", "--reject"]])

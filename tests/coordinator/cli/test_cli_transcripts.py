@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from contracts.ports import Worst
-from contracts.turns import CallRecord, ModelCall, ModelUsage, ToolAnswer, TurnResponse
+from contracts.turns import CallRecord, FailedTry, ModelCall, ModelUsage, ToolAnswer, TurnResponse
 from coordinator.cli import showing
 from coordinator.cli.logs import _turns_told
 from coordinator.cli.progress import Progress
@@ -19,7 +19,7 @@ from coordinator.cli.showing import _changes
 from coordinator.cli.transcript import dollars
 from coordinator.cli.values import run_value
 from coordinator.home import open_home
-from coordinator.model_ports import AttemptJournal, Start
+from coordinator.model_ports import AttemptJournal, AttemptMeter, Start
 from coordinator.redaction import Redactor
 from coordinator.store import TaskStore
 from coordinator.store.records import Claim
@@ -92,7 +92,7 @@ def desk(cli: Any, build: Any) -> Any:
 
 
 def test_a_transcript_shows_text_calls_answers_usage_cost_and_tries(desk: Desk) -> None:
-    limited = CallRecord(number=1, started_at="t", elapsed_s=0.2, outcome="rate_limited", status=429)
+    limited = CallRecord(number=1, started_at="t", elapsed_s=0.2, outcome="rate_limited", status=429, said="slow down")
     taken = CallRecord(number=2, started_at="t", elapsed_s=1, outcome="answered", billed="yes")
     desk.turn(1, call("read_file", {"path": "a.py"}), answers=["x\n" * 30], text="I look.", tries=[limited, taken])
     desk.turn(2, call("edit_file", None, malformed="not JSON"), answers=None, stop="other", usage=None)
@@ -103,13 +103,45 @@ def test_a_transcript_shows_text_calls_answers_usage_cost_and_tries(desk: Desk) 
     assert lines[0].endswith("Z, model-x")
     for line in (
         "usage 1,100 tokens in (800 from a cache), 20 out, $0.0123",
-        "try 1: rate_limited (429) after 0.2 s, not billed", "| I look.", 'call read_file {"path":"a.py"}',
+        "try 1: rate_limited (429) after 0.2 s, not charged: slow down", "| I look.", 'call read_file {"path":"a.py"}',
         "answer 60 characters", "| … and 22 more lines; --json has all of it", "usage tokens unknown, cost unknown",
         "stop stopped for a reason of the provider's own", "call edit_file (not JSON)", "answer none is stored yet",
         "work/fix: 2 turns, 1,120+ tokens, $0.0123+",
     ):  # fmt: skip
         assert line in lines, line
     assert not any(line.startswith("try 2") for line in lines)  # the one that brought the answer
+
+
+def test_a_turn_that_was_never_answered_is_shown_with_its_tries(desk: Desk) -> None:
+    meter = AttemptMeter(desk.store, desk.claim, Redactor({"KEY": "s3cr3t-k3y"}), Told())
+    told = [
+        CallRecord(number=1, started_at="t", elapsed_s=0.2, outcome="overloaded", status=529, said=HOSTILE),
+        CallRecord(number=2, started_at="t", elapsed_s=7, outcome="timeout", billed="unknown", waited_s=21.3),
+        CallRecord(number=3, started_at="t", elapsed_s=0.1, outcome="unauthorized", status=401, said="not s3cr3t-k3y"),
+    ]
+    desk.turn(1, call("read_file", {"path": "a"}), answers=["a"], tries=[told[0]])
+    for turn, record in [(1, told[0]), *((2, record) for record in told)]:
+        meter.failed(meter.reserve(Worst(1_000, 10)), FailedTry(turn=turn, record=record))
+    desk.store.end([desk.build.ending(desk.claim, "failed")])
+    said = desk.cli("inspect", "work/fix", "--transcript").stdout
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    [second] = [index for index, line in enumerate(lines) if line.startswith("turn 2, attempt 1, ")]
+    assert lines[second].endswith("Z, not answered")
+    assert lines[second + 1].startswith("try 1: overloaded (529) after 0.2 s, not charged: ")
+    assert lines[second + 2 : second + 4] == [
+        "try 2: timeout after 7.0 s, 21.3 s were waited before, perhaps billed, so it stays charged",
+        "try 3: unauthorized (401) after 0.1 s, not charged: not [redacted:KEY]",
+    ]
+    assert sum(line.startswith("try ") for line in lines) == 1 + 3
+    assert not {"\x1b", "\u202e", "\x07"} & set(said)
+    value = desk.cli.json("inspect", "work/fix@1", "--transcript")
+    [unanswered] = value["unanswered"]
+    assert (unanswered["attempt"], unanswered["number"]) == (1, 2)
+    assert [record["billed"] for record in unanswered["tries"]] == ["no", "unknown", "no"]
+    assert desk.store.run(1).charged_micro_usd == 1_000
+    [claim] = [claim for claim in desk.store.claim("bob", work=2) if claim.task_id == "fix"]
+    desk.turn(1, call("read_file", {"path": "c"}), answers=["c"], journal=desk.journal_of(claim))
+    assert desk.cli.json("inspect", "work/fix@2", "--transcript")["unanswered"] == []
 
 
 def test_json_has_all_of_it(desk: Desk) -> None:
@@ -170,6 +202,13 @@ def test_damaged_bytes_are_named_and_the_rest_is_shown(desk: Desk) -> None:
     assert 'read_file {"path":"b"}' in shown
 
 
+def test_a_damaged_record_of_a_failed_try_is_named(desk: Desk) -> None:
+    desk.store.settle(desk.store.reserve(desk.claim, Worst(1, 1)), None, failed=b"{not json")
+    done = desk.cli("inspect", "work/fix", "--transcript")
+    assert "what is stored of a failed try of work/fix@1 cannot be read" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_what_is_no_model_has_no_transcript(desk: Desk) -> None:
     done = desk.cli("inspect", "work/plain", "--transcript")
     assert (done.returncode, done.stdout) == (2, "")
@@ -189,6 +228,23 @@ def test_status_shows_turn_tool_tokens_and_cost_of_the_limit(desk: Desk) -> None
     assert "turn 1 of 12: read_file, read_file, read_file and 2 more, 1,120 tokens, $0.0123\n" in shown
     value = run_value(desk.store.run(desk.claim.orchestration_row))
     assert (value["tasks"][0]["charged_micro_usd"], value["charged_tokens"]) == (12_300, 1_120)
+
+
+def test_status_says_what_of_a_charge_was_never_settled(desk: Desk) -> None:
+    settled, _ = (desk.store.reserve(desk.claim, Worst(micro_usd=200_000, tokens=5_000)) for _ in range(2))
+    desk.store.settle(settled, Worst(micro_usd=12_300, tokens=1_120))
+    assert "never settled" not in desk.cli("status").stdout  # it is under way
+    desk.store.end([desk.build.ending(desk.claim, "released")])
+    shown = desk.cli("status").stdout
+    assert "charged $0.2123 of $0.5, 6,120 of 90,000 tokens" in shown
+    assert "1 call was never settled, which keeps $0.20, 5,000 tokens charged" in shown
+    [claim] = [claim for claim in desk.store.claim("bob", work=2) if claim.task_id == "fix"]
+    meter = AttemptMeter(desk.store, claim, Redactor({}), Told())
+    record = CallRecord(number=1, started_at="t", elapsed_s=7, outcome="timeout", billed="unknown")
+    meter.failed(meter.reserve(Worst(1_000, 10)), FailedTry(turn=1, record=record))
+    assert "2 calls were never settled, which keeps $0.2010, 5,010 tokens charged" in desk.cli("status").stdout
+    [task] = [task for task in desk.cli.json("status")["tasks"] if task["task_id"] == "fix"]
+    assert task["unsettled"] == {"charges": 2, "micro_usd": 201_000, "tokens": 5_010}
 
 
 def test_a_watched_run_is_shown_again_when_something_is_charged(desk: Desk, monkeypatch: Any) -> None:

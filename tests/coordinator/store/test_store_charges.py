@@ -54,6 +54,21 @@ def test_a_charge_stands_in_every_budget_up_the_tree_and_is_settled_in_all(store
     assert tree.charged() == {"top": (400, 40), "below": (400, 40), "beside": (50, 5), "run": (450, 45)}
 
 
+def test_a_failed_try_is_kept_with_its_charge_whoever_brings_it_and_however_often(
+    store: TaskStore, build: Any, expire: Callable[..., None]
+) -> None:
+    tree = Tree(store, build)
+    claim = tree.claims["below"]
+    billed, unbilled = (store.reserve(claim, Worst(900, 90)) for _ in range(2))
+    expire(claim)
+    for said in (b"{1}", b"{2}"):
+        store.settle(billed, None, failed=said)
+        store.settle(unbilled, Worst(0, 0), failed=said)
+    assert tree.charged()["run"] == (900, 90)
+    assert [(view.attempt, view.data) for view in store.failed_tries(claim.task_row)] == [(1, b"{1}"), (1, b"{1}")]
+    assert store.failed_tries(tree.claims["top"].task_row) == []
+
+
 def test_an_overrun_is_counted(store: TaskStore, build: Any) -> None:
     tree = Tree(store, build, run=Budget(max_tokens=100))
     store.settle(store.reserve(tree.claims["below"], Worst(0, 100)), Worst(7, 130))
@@ -112,6 +127,27 @@ def test_a_stale_holder_charges_nothing_and_settles_what_it_had_charged(
     store.settle(number, Worst(60, 6))
     assert tree.charged()["beside"] == tree.charged()["run"] == (60, 6)
     store.reserve(after, Worst(1, 1))
+
+
+def test_a_charge_whose_answer_was_lost_is_found_again_and_not_made_twice(
+    store: TaskStore, build: Any, expire: Callable[..., None]
+) -> None:
+    tree = Tree(store, build, run=Budget(max_cost_usd=usd(250)))
+    below, beside = tree.claims["below"], tree.claims["beside"]
+    assert store.reserve(beside, Worst(100, 10), after=0) != store.reserve(below, Worst(100, 10), after=0)
+    store.cancel(1, beside.task_row)
+    first = store.reserve(below, Worst(100, 10), after=0)
+    assert store.reserve(below, Worst(100, 10), after=0) == first
+    assert tree.charged()["run"] == (200, 20)
+    # Another call, though it may cost the same; a call that may cost something else; one after what was settled.
+    second = store.reserve(below, Worst(10, 1), after=first)
+    third = store.reserve(below, Worst(10, 1), after=second)
+    assert store.reserve(below, Worst(20, 2), after=second) > third > second > first
+    store.settle(third, Worst(0, 0))
+    assert store.reserve(below, Worst(10, 1), after=second) > third
+    expire(below)
+    with pytest.raises(StaleClaim):  # it may not be spent any more
+        store.reserve(below, Worst(100, 10), after=0)
 
 
 def test_a_task_of_a_cancelled_parent_charges_nothing(store: TaskStore, build: Any) -> None:
