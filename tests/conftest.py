@@ -31,6 +31,9 @@ pytest_plugins = ["tests.model_servers.fixtures"]
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell; programs would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 

@@ -35,12 +35,14 @@ class Heard:
 class Asker:
     """One client for one API. Its messages are those of the API itself."""
 
-    def __init__(self, api: str, url: str, *, stream: bool, timeout_s: float = 10.0, helper: bool = True) -> None:
+    def __init__(
+        self, api: str, url: str, *, stream: bool, timeout_s: float = 10.0, helper: bool = True, retries: int = 0
+    ) -> None:
         """Without the helper, a stream of Responses is read event by event: servers that copy it leave fields out."""
         self.api = api
         self.stream = stream
         self._helper = helper
-        options: dict[str, Any] = {"api_key": "k", "max_retries": 0, "timeout": timeout_s}
+        options: dict[str, Any] = {"api_key": "k", "max_retries": retries, "timeout": timeout_s}
         # Without the certificates of the world, which take longer to load than a test here takes in all.
         bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.client: Any = (

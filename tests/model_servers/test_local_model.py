@@ -33,7 +33,8 @@ def ask_model(local_model: LocalModel) -> Iterator[Callable[..., Asker]]:
     made: list[Asker] = []
 
     def make(api: str, *, stream: bool) -> Asker:
-        made.append(Asker(api, local_model.url, stream=stream, timeout_s=120, helper=False))
+        # A kept connection may be closed by the server in the moment that it is used again.
+        made.append(Asker(api, local_model.url, stream=stream, timeout_s=120, helper=False, retries=2))
         return made[-1]
 
     yield make
