@@ -44,6 +44,8 @@ IDLE_IN_TRANSACTION_S = 15
 so its process was stopped, and its locks would hold up all others."""
 
 MAX_RETRIES = 20
+ANSWER_S = 2 * BUSY_TIMEOUT_S
+"""A PostgreSQL that has not answered for so long is taken for away: waiting for a lock ends before."""
 TRANSACTION_S = 120
 """After that PostgreSQL (17 and later) ends any transaction that writes."""
 
@@ -364,6 +366,12 @@ def _postgres_engine(url: URL) -> Engine:
     }  # fmt: skip
     own = {name: value for name, value in patience.items() if name not in url.query}
     engine = create_engine(url, pool_size=4, max_overflow=8, pool_pre_ping=True, connect_args=own)
+
+    @engine_event.listens_for(engine, "do_connect")
+    def _bounded(_dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]) -> Any:
+        from coordinator.store.postgres import bounded  # psycopg takes its time to be imported
+
+        return bounded(ANSWER_S).connect(*arguments, **options)
 
     @engine_event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: object) -> None:

@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from contracts.errors import StoreUnavailable
-from coordinator.store import TaskStore
+from coordinator.store import TaskStore, database
 from coordinator.store.database import StoreBroken, parse_url
 
 LONG = {"limits": {"lease_s": 60}}
@@ -270,6 +270,30 @@ def test_a_worker_stopped_in_the_middle_of_a_transaction_holds_up_nobody_for_lon
         place.ended(command.process, None)
         assert "Traceback" not in command.said
     assert overlaps(place.events()) == []
+
+
+def test_a_server_that_stands_still_is_taken_for_away_after_a_while(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, build: Any
+) -> None:
+    monkeypatch.setattr(database, "ANSWER_S", 2)
+    store = TaskStore(server.address(server.new_database()), tmp_path)
+    stopped: list[int] = []
+
+    def stands_still(tx: Any) -> None:
+        stopped.append(tx.conn.execute(text("SELECT pg_backend_pid()")).scalar_one())
+        os.kill(stopped[0], signal.SIGSTOP)
+        tx.conn.execute(text("SELECT 1"))
+
+    try:
+        store.create_run(build.run())
+        with pytest.raises(StoreUnavailable, match="connection was lost.*has not answered for 2 s.*is not known"):
+            store.read_with(stands_still)
+        (claim,) = store.claim("w", work=1)  # by another connection
+        assert store.renew([claim]) != []
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        store.close()
 
 
 @pytest.fixture
