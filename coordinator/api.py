@@ -22,7 +22,7 @@ from coordinator.models import refuse_missing_keys
 from coordinator.results import RunResult, TaskResult, run_result, task_result
 from coordinator.store import TaskStore
 from coordinator.store.database import StoreBroken
-from coordinator.store.records import NewTask
+from coordinator.store.records import NewChild, NewTask
 from coordinator.store.views import RequestView, TaskView
 from coordinator.worker import DEFAULT_SLOTS, POLL_S, Worker
 from coordinator.workplaces import refuse_unfit_place
@@ -163,11 +163,15 @@ class AsyncRun:
         Raises ``BadInput`` for faulty terms or a grant beyond the run's, ``Refused`` when the id was used with other
         terms.
         """
-        await asyncio.to_thread(self._delegate, terms, delegation_id)
-        self._worker.wake()
+        asked = await asyncio.to_thread(self._checked, terms, delegation_id)
+        try:
+            await self._worker.delegate(asked)
+        except Refused:
+            await asyncio.to_thread(refuse_other_terms, self._store, self._row, asked.task.terms, delegation_id)
+            raise
         return Child(self, delegation_id)
 
-    def _delegate(self, terms: Task | Mapping[str, Any], delegation_id: str) -> None:
+    def _checked(self, terms: Task | Mapping[str, Any], delegation_id: str) -> NewChild:
         plan = plan_delegation(self._store, self._row, terms, delegation_id)
         if self._grant is not None and delegation_id in plan.terms:
             plan.faults += attenuation_faults(self._grant, Grant.of(plan.terms[delegation_id]))
@@ -176,11 +180,7 @@ class AsyncRun:
         refuse_missing_keys([asked])
         refuse_unfit_place(self._home, [asked])
         files = [self._store.files.make_durable(data) for data in plan.files.values()]
-        try:
-            self._store.delegate(self._row, [NewTask(asked, delegation_id)], files=files)
-        except Refused:
-            refuse_other_terms(self._store, self._row, asked, delegation_id)
-            raise
+        return NewChild(self._row, NewTask(asked, delegation_id), files)
 
     async def _result_in_time(self, task_id: str) -> TaskResult | None:
         """The same, while the worker waits for a store that is away."""

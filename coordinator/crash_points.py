@@ -20,10 +20,10 @@ __all__ = ["POINTS", "VERBS", "Fault", "arm", "armed", "at_commit", "reached"]
 VERBS: Mapping[str, str] = {
     "prepare": "the tables of a new database",
     "create_run": "a new run",
-    "delegate": "tasks that a program delegates",
+    "delegate": "tasks that a child delegates, or a program whose worker has ended",
     "amend": "a new version of a run",
     "close_run": "that a program delegates no more",
-    "tick": "results, endings and decisions, and new claims",
+    "tick": "results, endings, decisions and what a program delegates, and new claims",
     "renew": "longer leases",
     "submit": "results",
     "end": "endings without a result",

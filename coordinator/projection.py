@@ -18,8 +18,8 @@ from coordinator.store import tables as t
 from coordinator.store.database import Tx, from_micros
 from coordinator.store.judging import accepted_results, last_repair
 from coordinator.store.operating import settled_operations
-from coordinator.store.reading import requests_of
 from coordinator.store.records import Claim
+from coordinator.store.task_reading import requests_of
 from coordinator.store.views import RequestView
 
 __all__ = ["build_assignment", "contract_of"]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from contracts.errors import CoordinatorError
 from contracts.results import Decision, Manifest
 from contracts.states import State
 from coordinator.store import TaskStore
+from coordinator.store.database import AT_ONCE_MAX, Tx
+from coordinator.store.reading import run_id, run_state
+from coordinator.store.task_reading import task_pages
 from coordinator.store.views import AttemptView, RunState, TaskView
 
 __all__ = ["NotAccepted", "RunResult", "TaskResult", "run_result", "task_result"]
@@ -24,11 +27,7 @@ class NotAccepted(CoordinatorError):
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How a task stands. ``output`` and ``manifest`` are those of the judged result, and None before there is one.
-
-    Documents are read from the store, digests checked, when they are first asked for: those of a wide run are many.
-    They raise ``Damaged``, and ``StoreUnavailable`` when the store is not there any more.
-    """
+    """How a task stands. ``output`` and ``manifest`` are those of the judged result, and None before there is one."""
 
     task_id: str
     state: State
@@ -36,22 +35,16 @@ class TaskResult:
     """``accepted``, ``partial``, ``failed``, ``cancelled``, ``blocked`` …: the word that people read."""
     reason: str
     attempts: int
-    decision_digest: str | None
-    manifest_digest: str | None
-    _store: TaskStore = field(repr=False)
+    _decision: bytes | None = field(default=None, repr=False)
+    _manifest: bytes | None = field(default=None, repr=False)
 
     @cached_property
     def decision(self) -> Decision | None:
-        data = self._bytes_of(self.decision_digest)
-        return None if data is None else Decision.model_validate_json(data)
+        return None if self._decision is None else Decision.model_validate_json(self._decision)
 
     @cached_property
     def manifest(self) -> Manifest | None:
-        data = self._bytes_of(self.manifest_digest)
-        return None if data is None else Manifest.model_validate_json(data)
-
-    def _bytes_of(self, digest: str | None) -> bytes | None:
-        return None if digest is None else self._store.bytes_of(digest)
+        return None if self._manifest is None else Manifest.model_validate_json(self._manifest)
 
     @property
     def output(self) -> Any:
@@ -92,20 +85,46 @@ def judged_attempt(task: TaskView) -> AttemptView | None:
     return decided[-1] if decided else submitted[-1] if submitted else None
 
 
+class _Standing(NamedTuple):
+    """A task without the documents of its judged attempt, which are named instead."""
+
+    task_id: str
+    state: State
+    outcome: str
+    reason: str
+    attempts: int
+    decision_digest: str | None
+    manifest_digest: str | None
+
+    @classmethod
+    def of(cls, task: TaskView) -> Self:
+        judged = judged_attempt(task)
+        digests = (judged.decision_digest, judged.manifest_digest) if judged is not None else (None, None)
+        return cls(task.task_id, task.state, task.word, task.why, len(task.attempts), *digests)
+
+
+def _results(store: TaskStore, standing: Sequence[_Standing]) -> dict[str, TaskResult]:
+    found: dict[str, TaskResult] = {}
+    for first in range(0, len(standing), AT_ONCE_MAX):
+        some = standing[first : first + AT_ONCE_MAX]
+        stored = store.many_bytes_of({digest for one in some for digest in one[-2:] if digest is not None})
+        for one in some:
+            documents = (stored.get(digest) if digest is not None else None for digest in one[-2:])
+            found[one.task_id] = TaskResult(*one[:-2], *documents)
+    return found
+
+
 def task_result(store: TaskStore, task: TaskView) -> TaskResult:
-    judged = judged_attempt(task)
-    return TaskResult(
-        task.task_id,
-        task.state,
-        task.word,
-        task.why,
-        len(task.attempts),
-        decision_digest=judged.decision_digest if judged is not None else None,
-        manifest_digest=judged.manifest_digest if judged is not None else None,
-        _store=store,
-    )
+    """Reads its documents, digests checked. Raises ``Damaged``."""
+    return _results(store, [_Standing.of(task)])[task.task_id]
 
 
 def run_result(store: TaskStore, row: int) -> RunResult:
-    run = store.run(row)
-    return RunResult(run.run_id, run.state, {task.task_id: task_result(store, task) for task in run.tasks})
+    """The same of a whole run."""
+
+    def look(tx: Tx) -> tuple[str, RunState, list[_Standing]]:
+        standing = [_Standing.of(task) for page in task_pages(tx, row) for task in page]
+        return run_id(tx, row), run_state(tx, row), standing
+
+    name, state, standing = store.read_with(look)
+    return RunResult(name, state, _results(store, standing))

@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 
 from contracts.errors import Refused, StaleClaim, StoreUnavailable
@@ -21,6 +20,7 @@ from coordinator import crash_points
 from coordinator.children import Child, Environment, StopSignal
 from coordinator.gating import GateEnvironment, is_quick, judge_claims
 from coordinator.home import Home
+from coordinator.inbox import Inbox
 from coordinator.leases import LeaseKeeper
 from coordinator.locks import OwnerLock, forget_owner, owner_is_gone
 from coordinator.logs import WorkerLog
@@ -29,7 +29,7 @@ from coordinator.redaction import Redactor
 from coordinator.sources import Sources
 from coordinator.store import TaskStore, Tick, TickOutcome
 from coordinator.store.database import StoreBroken
-from coordinator.store.records import Claim, Done, Ending, Submission, Verdict
+from coordinator.store.records import Claim, Delegated, Done, Ending, NewChild, Submission, Verdict
 from coordinator.store.task_store import utc_now
 from coordinator.workplaces import Workplaces
 
@@ -45,29 +45,6 @@ STOP_PATIENCE_S = 10.0
 """How long a worker that was told to stop waits for a store that is away, to hand in what is finished."""
 POLL_S = 0.25
 """How often an idle worker looks for what other processes have made eligible."""
-
-
-@dataclass(slots=True)
-class _Inbox:
-    """What children and the gate have finished since the last tick."""
-
-    submissions: list[Submission] = field(default_factory=list)
-    endings: list[Ending] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
-    stopped: list[Claim] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.submissions or self.endings or self.verdicts or self.stopped)
-
-    def __len__(self) -> int:
-        return len(self.submissions) + len(self.endings) + len(self.verdicts) + len(self.stopped)
-
-    def put_back(self, earlier: _Inbox) -> None:
-        """Before what came in since."""
-        self.submissions[:0] = earlier.submissions
-        self.endings[:0] = earlier.endings
-        self.verdicts[:0] = earlier.verdicts
-        self.stopped[:0] = earlier.stopped
 
 
 class Worker:
@@ -100,7 +77,7 @@ class Worker:
         self._clock = clock
         self._claims_left = claims_max
         self._keep_going = keep_going
-        self._inbox = _Inbox()
+        self._inbox = Inbox()
         self._children: dict[str, tuple[Child, asyncio.Task[None]]] = {}
         self._resting: set[str] = set()
         """Tokens of the children that hold no slot, since they wait for children of their own."""
@@ -118,6 +95,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._look_now = False
+        self._over = False
         self._next_roll_call = 0.0
         self.unfit: dict[int, str] = {}
         """Rows of the runs on which this worker cannot work, and why."""
@@ -142,6 +120,15 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), timeout_s)
 
+    async def delegate(self, child: NewChild) -> Delegated:
+        """Bring it in with the next tick, which may claim it at once. Raises what ``TaskStore.delegate`` raises."""
+        if self._over:
+            delegate = partial(self._store.delegate, child.orchestration_row, [child.task], files=child.files)
+            return (await asyncio.to_thread(delegate))[0]
+        told = self._inbox.delegate(child)
+        self.wake()
+        return await told
+
     async def run(self) -> None:
         """Work. A store that is away is waited for, as long as it takes; what is finished meanwhile is kept.
 
@@ -150,6 +137,13 @@ class Worker:
 
         Cancelled, it stops like after ``stop``; cancelled again, it leaves at once.
         """
+        try:
+            await self._run()
+        finally:
+            self._over = True
+            self._inbox.fail_delegations(StoreUnavailable("the worker has ended, and has not delegated this"))
+
+    async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         lock = OwnerLock(self._home.locks, self.owner)
@@ -255,7 +249,7 @@ class Worker:
 
     async def _tick(self, looks: bool) -> bool:
         """One transaction: bring in what is finished, and take what there is room for. Whether there may be more."""
-        inbox, self._inbox = self._inbox, _Inbox()
+        inbox, self._inbox = self._inbox, Inbox()
         items: list[Submission | Ending | Verdict] = [*inbox.submissions, *inbox.endings, *inbox.verdicts]
         for item in items:
             self._keeper.remove(item.claim)
@@ -265,9 +259,11 @@ class Worker:
         held = self._known_tokens(inbox) if self._unsure else None
         try:
             gone, outcome = await asyncio.to_thread(self._exchange, inbox, looks, work, gate, held)
-        except StoreUnavailable:
-            self._inbox.put_back(inbox)
-            self._unsure = True
+        except BaseException as error:
+            inbox.fail_delegations(error)
+            if isinstance(error, StoreUnavailable):
+                self._inbox.put_back(inbox)
+                self._unsure = True
             raise
         self._outage.over()
         self._unsure = False
@@ -282,14 +278,16 @@ class Worker:
         return len(outcome.claims) == gate > 0 or (self._claims_left is not None and bool(outcome.claims))
 
     def _exchange(
-        self, inbox: _Inbox, looks: bool, work: int, gate: int, held: set[str] | None
+        self, inbox: Inbox, looks: bool, work: int, gate: int, held: set[str] | None
     ) -> tuple[list[str], TickOutcome | None]:
         """Owners found to be gone, and what came of the tick; None if it was not worth a write transaction."""
         gone = self._gone_owners() if looks and time.monotonic() >= self._next_roll_call else []
         runs = self._fit_runs()
         if not (inbox or gone or held is not None or ((work or gate) and self._store.due(runs=runs))):
             return gone, None
-        tick = Tick(inbox.submissions, inbox.endings, inbox.verdicts, inbox.stopped, gone, held, work, gate)
+        tick = Tick(
+            inbox.submissions, inbox.endings, inbox.verdicts, inbox.stopped, inbox.delegations, gone, held, work, gate
+        )
         return gone, self._store.tick(self.owner, tick, runs=runs)
 
     def _gone_owners(self) -> list[str]:
@@ -298,7 +296,7 @@ class Worker:
         owners = self._store.claim_owners()
         return [owner for owner in owners if owner != self.owner and owner_is_gone(self._home.locks, owner)]
 
-    def _known_tokens(self, inbox: _Inbox) -> set[str]:
+    def _known_tokens(self, inbox: Inbox) -> set[str]:
         """Of every claim that this worker knows of."""
         finished: list[Submission | Ending | Verdict] = [*inbox.submissions, *inbox.endings, *inbox.verdicts]
         return {*self._keeper.tokens(), *self._children, *(item.claim.token for item in finished)}
@@ -314,10 +312,11 @@ class Worker:
             gate, work = (min(gate, self._claims_left), 0) if self._gate_next else (0, min(work, self._claims_left))
         return work, gate
 
-    def _report(self, inbox: _Inbox, outcome: TickOutcome) -> None:
+    def _report(self, inbox: Inbox, outcome: TickOutcome) -> None:
         if inbox.verdicts or inbox.endings:  # nothing else settles a task
             news, self._news = self._news, asyncio.Event()
             news.set()
+        inbox.tell_delegations(outcome.delegations)
         for submission, done in zip(inbox.submissions, outcome.submissions, strict=True):
             claim = submission.claim
             self._log.of(claim).info("submitted" if isinstance(done, Done) else "late_result", detail=str(done))

@@ -15,7 +15,7 @@ from coordinator.store.database import AT_ONCE_MAX, Blob, Tx
 from coordinator.store.family import descendants, lineage_of
 from coordinator.store.issued import remember_terms, terms_of
 from coordinator.store.reading import run_is_open
-from coordinator.store.records import Claim, Delegated, NewRun, NewTask
+from coordinator.store.records import Claim, Delegated, NewChild, NewRun, NewTask
 from coordinator.store.transitions import (
     UNCLAIMED,
     Move,
@@ -167,37 +167,58 @@ def delegate(
     Raises ``Refused``, ``StaleClaim``, ``WrongState``.
     """
     lock_orchestrations(tx, [orchestration_row])
-    run = tx.conn.execute(_STANDING, {"of_run": orchestration_row}).one()
     if parent is not None:
         lock_tasks(tx, [parent.task_row])
         if not holds(tx, parent):
             raise stale(tx, parent, "delegating for")
-    made: list[Delegated] = []
+    return [
+        _delegated_before(tx, orchestration_row, item, parent) or _issue(tx, orchestration_row, item, parent, files)
+        for item in items
+    ]
+
+
+def delegate_each(tx: Tx, items: Sequence[NewChild]) -> list[Delegated | Refused]:
+    """The same for what programs delegate, whose runs are locked already: one outcome for each."""
+    made: list[Delegated | Refused] = []
     for item in items:
-        digest = item.terms.digest
-        known = tx.conn.execute(_DELEGATED, {"of_run": orchestration_row, "of_id": item.delegation_id}).first()
-        if known is not None:
-            if known.digest != digest:
-                raise Refused(
-                    f"delegation {item.delegation_id!r} of {run.run_id} was issued with other terms: "
-                    f"found {known.digest}, asked {digest}; use a new delegation_id for other work"
-                )
-            made.append(Delegated(run.run_id, known.key, item.delegation_id, digest, repeated=True))
-            continue
-        if run.cancelled_at is not None or (run.closed_at is not None and parent is None):
-            word = "cancelled" if run.cancelled_at is not None else "closed"
-            raise WrongState(f"{run.run_id} takes no new child: it is {word}; needed an open run")
-        _refuse_taken(tx, orchestration_row, item.terms)
-        if parent is not None:
-            _refuse_too_many(tx, parent.task_row)
-        tx.documents(files)
-        rows = _insert_tasks(tx, orchestration_row, [item], parent_row=parent.task_row if parent else None)
-        here = t.task.c.orchestration_id == orchestration_row
-        _insert_overlaps(tx, _overlaps_with(tx, rows[item.terms.task_id], item.terms, here))
-        if item.terms.needs:  # some may be met already
-            refresh_ready(tx, orchestration_row, task_row=rows[item.terms.task_id])
-        made.append(Delegated(run.run_id, item.terms.task_id, item.delegation_id, digest, repeated=False))
+        try:
+            known = _delegated_before(tx, item.orchestration_row, item.task, None)
+        except Refused as refusal:
+            made.append(refusal)
+        else:
+            made.append(known or _issue(tx, item.orchestration_row, item.task, None, item.files))
     return made
+
+
+def _delegated_before(tx: Tx, orchestration_row: int, item: NewTask, parent: Claim | None) -> Delegated | None:
+    """The child that was made for this delegation; None: one may be made. Raises ``Refused``, ``WrongState``."""
+    run = tx.conn.execute(_STANDING, {"of_run": orchestration_row}).one()
+    digest = item.terms.digest
+    known = tx.conn.execute(_DELEGATED, {"of_run": orchestration_row, "of_id": item.delegation_id}).first()
+    if known is not None:
+        if known.digest != digest:
+            raise Refused(
+                f"delegation {item.delegation_id!r} of {run.run_id} was issued with other terms: "
+                f"found {known.digest}, asked {digest}; use a new delegation_id for other work"
+            )
+        return Delegated(known.key, item.delegation_id, digest, repeated=True)
+    if run.cancelled_at is not None or (run.closed_at is not None and parent is None):
+        word = "cancelled" if run.cancelled_at is not None else "closed"
+        raise WrongState(f"{run.run_id} takes no new child: it is {word}; needed an open run")
+    _refuse_taken(tx, orchestration_row, item.terms)
+    if parent is not None:
+        _refuse_too_many(tx, parent.task_row)
+    return None
+
+
+def _issue(tx: Tx, orchestration_row: int, item: NewTask, parent: Claim | None, files: Sequence[Blob]) -> Delegated:
+    tx.documents(files)
+    rows = _insert_tasks(tx, orchestration_row, [item], parent_row=parent.task_row if parent else None)
+    here = t.task.c.orchestration_id == orchestration_row
+    _insert_overlaps(tx, _overlaps_with(tx, rows[item.terms.task_id], item.terms, here))
+    if item.terms.needs:  # some may be met already
+        refresh_ready(tx, orchestration_row, task_row=rows[item.terms.task_id])
+    return Delegated(item.terms.task_id, item.delegation_id, item.terms.digest, repeated=False)
 
 
 _STANDING = select(t.orchestration.c.run_id, t.orchestration.c.cancelled_at, t.orchestration.c.closed_at).where(

@@ -19,6 +19,7 @@ __all__ = [
     "Ending",
     "EndingWord",
     "HeadMoved",
+    "NewChild",
     "NewRun",
     "NewTask",
     "Question",
@@ -135,6 +136,15 @@ class NewTask:
 
 
 @dataclass(frozen=True, slots=True)
+class NewChild:
+    """A task that a program delegates to its run. ``files``: what its terms name."""
+
+    orchestration_row: int
+    task: NewTask
+    files: Sequence[Blob] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NewRun:
     """A run to be made. ``closed``: no further task will be delegated to it by a program."""
 
@@ -153,7 +163,6 @@ class NewRun:
 class Delegated:
     """A child under its ``delegation_id``; ``repeated``: it was there already."""
 
-    run_id: str
     task_id: str
     delegation_id: str
     terms_digest: str

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import func, insert, select, update
 
-from contracts.errors import StaleClaim
+from contracts.errors import Refused, StaleClaim
 from contracts.ports import Clock, Worst
 from contracts.states import State
 from coordinator.store import (
@@ -25,6 +25,7 @@ from coordinator.store import (
     operating,
     reading,
     submitting,
+    task_reading,
 )
 from coordinator.store import tables as t
 from coordinator.store.artifacts import ArtifactFiles
@@ -37,6 +38,7 @@ from coordinator.store.records import (
     Done,
     Ending,
     HeadMoved,
+    NewChild,
     NewRun,
     NewTask,
     Submission,
@@ -68,6 +70,7 @@ class Tick:
     endings: Sequence[Ending] = ()
     verdicts: Sequence[Verdict] = ()
     stopped: Sequence[Claim] = ()
+    delegations: Sequence[NewChild] = ()
     gone: Sequence[str] = ()
     held: Collection[str] | None = None
     work: int = 0
@@ -81,6 +84,7 @@ class TickOutcome:
     submissions: list[Done | StaleClaim] = field(default_factory=list)
     endings: list[Done | StaleClaim] = field(default_factory=list)
     verdicts: list[Done | HeadMoved | StaleClaim] = field(default_factory=list)
+    delegations: list[Delegated | Refused] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
 
 
@@ -251,15 +255,17 @@ class TaskStore:
     def settled_task(self, run: int, task_id: str) -> TaskView | None:
         """One current task, or None while it may still change by itself: cheap, for those who wait for it."""
         return self._db.read(
-            lambda tx: None if reading.is_moving(tx, run, task_id) else reading.task_view(tx, run, key=task_id)
+            lambda tx: (
+                None if task_reading.is_moving(tx, run, task_id) else task_reading.task_view(tx, run, key=task_id)
+            )
         )
 
     def task(self, run: int, *, task_id: str | None = None, delegation_id: str | None = None) -> TaskView | None:
         """One current task, without reading its run."""
-        return self._db.read(lambda tx: reading.task_view(tx, run, key=task_id, delegation_id=delegation_id))
+        return self._db.read(lambda tx: task_reading.task_view(tx, run, key=task_id, delegation_id=delegation_id))
 
     def task_ids(self, run: int) -> list[str]:
-        return self._db.read(lambda tx: reading.task_ids(tx, run))
+        return self._db.read(lambda tx: task_reading.task_ids(tx, run))
 
     def run_document(self, run: int) -> dict[str, Any]:
         return self._db.read(lambda tx: reading.run_document(tx, run))
@@ -280,7 +286,7 @@ class TaskStore:
         return self._db.read(lambda tx: charging.failed_tries(tx, task))
 
     def requests(self, run: int, *, task_id: str | None = None) -> list[RequestView]:
-        return self._db.read(lambda tx: reading.requests_of(tx, run, task_id=task_id))
+        return self._db.read(lambda tx: task_reading.requests_of(tx, run, task_id=task_id))
 
     def newest_contract_version(self, run: int, task_id: str) -> int:
         return self._db.read(lambda tx: launching.newest_contract_version(tx, run, task_id))
@@ -318,12 +324,14 @@ def _bring_in(tx: Tx, tick: Tick) -> TickOutcome:
     judged = [item.claim for item in tick.verdicts]
     worked: list[Submission | Ending] = [*tick.submissions, *tick.endings]
     asking = [item.claim for item in worked if submitting.may_ask(item)]
-    lock_orchestrations(tx, [claim.orchestration_row for claim in (*judged, *asking)])
+    new = [item.orchestration_row for item in tick.delegations]
+    lock_orchestrations(tx, [*(claim.orchestration_row for claim in (*judged, *asking)), *new])
     lock_tasks(tx, [claim.task_row for claim in (*judged, *(item.claim for item in worked))])
     outcome = TickOutcome(
         verdicts=deciding.decide(tx, tick.verdicts),
         submissions=submitting.submit(tx, tick.submissions),
         endings=submitting.end(tx, tick.endings),
+        delegations=launching.delegate_each(tx, tick.delegations),
     )
     submitting.confirm_stopped(tx, tick.stopped)
     return outcome

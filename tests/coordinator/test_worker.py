@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from contracts.errors import StoreUnavailable
 from contracts.orchestration import Orchestration
 from coordinator import Assignment, Result
 from coordinator.home import Home, open_home
 from coordinator.launch import launch, plan_launch
 from coordinator.store import TaskStore
 from coordinator.store.database import StoreBroken
+from coordinator.store.records import NewChild
 from coordinator.worker import Worker
 
 go = threading.Event()
@@ -185,3 +187,43 @@ def test_a_function_that_outlives_its_worker_disturbs_nothing(
 
     asyncio.run(play())
     assert capfd.readouterr().err == ""
+
+
+class AwayOnce(TaskStore):
+    """A store whose next tick is not answered."""
+
+    away = True
+
+    def tick(self, *args: Any, **more: Any) -> Any:
+        if self.away:
+            self.away = False
+            raise StoreUnavailable("it is away")
+        return super().tick(*args, **more)
+
+
+def test_who_delegates_is_told_of_a_store_that_is_away_and_may_repeat_it_even_when_the_worker_has_ended(
+    home: Home, build: Any
+) -> None:
+    store = AwayOnce(home.url, home.folder)
+    store.create_run(build.run(closed=False))
+    store.cancel(1, 1)
+    goes_on = True
+    worker = Worker(store, home, runs=[1], keep_going=lambda: goes_on)
+    kid = NewChild(1, build.task("kid"))
+
+    async def play() -> None:
+        nonlocal goes_on
+        working = asyncio.ensure_future(worker.run())
+        with pytest.raises(StoreUnavailable, match="it is away"):
+            await worker.delegate(kid)
+        assert not (await worker.delegate(kid)).repeated
+        goes_on = False
+        worker.stop()
+        await working
+        assert (await worker.delegate(kid)).repeated
+
+    try:
+        asyncio.run(play())
+        assert [task.task_id for task in store.run(1).tasks] == ["one", "kid"]
+    finally:
+        store.close()

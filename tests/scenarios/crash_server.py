@@ -142,8 +142,9 @@ def single_calls(told: dict[str, Any]) -> int:
         return claims[name]
 
     if store.newest_run() is None:
-        store.create_run(build.run("one", "two"))
+        store.create_run(build.run("one", "two", closed=False))
     one, two = claimed("work", work=2)
+    print(store.delegate(one.orchestration_row, [build.task("three")]))
     print(store.submit([build.submission(one)]))
     print(store.end([build.ending(two, "cancelled", stopped=False)]))
     store.confirm_stopped([two])

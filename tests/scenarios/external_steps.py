@@ -242,7 +242,7 @@ STEPS = (
     ),
     Steps(
         {
-            "coordinator/api.py:AsyncRun._delegate": "make_durable",
+            "coordinator/api.py:AsyncRun._checked": "make_durable",
             "coordinator/delegating.py:ChildDelegator.delegate": "make_durable",
             "coordinator/launch.py:amend": "make_durable",
             "coordinator/manifests.py:ChildArtifacts.put": "make_durable",

@@ -80,6 +80,7 @@ def both(*verbs: str) -> list[Any]:
     return [Plan(f"{verb}.{when}", f"{verb}.{when}") for verb in verbs for when in ("commit", "committed")]
 
 
+DELEGATIONS = [Plan(f"tick.{when} of a delegation", f"tick.{when}") for when in ("commit", "committed")]
 EXPORTS = [Plan(point, point) for point in ("export_written", "export_named")]
 
 
@@ -169,11 +170,13 @@ def play_amendment(player: Any, plan: Any) -> Any:
 def play_delegation(player: Any, plan: Any) -> Any:
     player.play("delegate", plan)
     run = player.place.run()
-    lost = not run.tasks if plan.point.startswith("delegate") else run.closed_at is None
+    lost = run.closed_at is None if plan.point.startswith("close_run") else not run.tasks
     player.play("delegate")
     assert player.place.run().closed_at is not None
-    assert len(player.place.run().tasks) == 1
-    return call_lost(player, lost)
+    (one,) = player.place.run().tasks
+    found = call_lost(player, lost)
+    claim_lost = any(attempt.ended == "lost" for attempt in one.attempts)  # which came with the delegation
+    return dataclasses.replace(found, lost=(*found.lost, *crashing.listed({"the claim": claim_lost})))
 
 
 def play_answer(player: Any, plan: Any) -> Any:
@@ -206,6 +209,7 @@ def play_single_calls(player: Any, plan: Any) -> Any:
     tasks = {task.task_id: task for task in player.place.run().tasks}
     (two,) = tasks["two"].attempts
     lost = {
+        "delegate": "three" not in tasks,
         "submit": tasks["one"].state == "running",
         "end": two.ended is None,
         "confirm_stopped": two.ended_at is None,
@@ -236,8 +240,8 @@ PLAYS: list[tuple[Callable[[Any, Any], Any], list[Any]]] = [
     (play_work, WORK),
     (play_renewal, RENEWALS),
     (play_tools, TOOLS),
-    (play_single_calls, both("submit", "end", "decide", "confirm_stopped")),
-    (play_delegation, both("delegate", "close_run")),
+    (play_single_calls, both("delegate", "submit", "end", "decide", "confirm_stopped")),
+    (play_delegation, [*DELEGATIONS, *both("close_run")]),
     (play_amendment, both("amend")),
     (play_answer, both("answer")),
     (play_cancel, both("cancel")),

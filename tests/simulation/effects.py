@@ -13,6 +13,7 @@ from typing import NoReturn
 from contracts.assignment import Assignment
 from contracts.errors import CoordinatorError, OperationUnsettled, Refused, StaleClaim
 from contracts.ports import Worst
+from contracts.turns import CallRecord, FailedTry
 from coordinator import crash_points
 from coordinator.model_ports import TaskOperations
 from coordinator.redaction import Redactor
@@ -87,11 +88,18 @@ class Spender:
         reserved = await asyncio.to_thread(meter.reserve, worst)
         crash_points.reached("model_charged", self.claim.task_id, self.claim.attempt)
         spent = Worst(chance.randint(0, worst.micro_usd), chance.randint(0, worst.tokens))
-        self.outside.spend(reserved.number, spent)
+        billed = chance.choice(["no", "unknown"]) if chance.random() < 0.2 * self.trouble else "yes"
+        if billed != "no":
+            self.outside.spend(reserved.number, spent)
         await asyncio.sleep(chance.choice([0.0, 0.2, self._long_s()]))
         crash_points.reached("model_answered", self.claim.task_id, self.claim.attempt)
         if chance.random() < 0.1 * self.trouble:
             return  # the price is not said: the worst case stands
+        if billed != "yes":
+            record = CallRecord(number=1, started_at="", elapsed_s=0.0, outcome="dropped", billed=billed)
+            for _ in range(chance.choice([1, 1, 2])):
+                await asyncio.to_thread(meter.failed, reserved, FailedTry(turn=1, record=record))
+            return
         await asyncio.to_thread(meter.settle, reserved, spent)
         if chance.random() < 0.3:
             await asyncio.to_thread(meter.settle, reserved, chance.choice([spent, Worst(0, 0)]))

@@ -165,7 +165,8 @@ class Observer:
         return models
 
     def _issued(self, after: Snapshot, task: int, models: dict[int, Model], call: Call, now: int) -> None:
-        need(call.verb in ("create_run", "delegate", "amend"), 3, f"{call.verb} issued a task")
+        issues = call.verb in ("create_run", "delegate", "amend") or call.delegates
+        need(issues, 3, f"{call.verb} issued a task")
         parent = after.tasks[task]["parent_id"]
         if parent is not None:
             self._authority(parent, models[parent], "work", models[parent].generation, models, after, call, now)

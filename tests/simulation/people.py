@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import coordinator.launch
 from contracts.errors import NotFound, Refused, StaleClaim
 from coordinator.launch import plan_launch
-from coordinator.store.records import Done, NewTask
+from coordinator.store.records import Done, NewChild, NewTask
 from tests.simulation.snapshot import FINAL, Snapshot
 from tests.simulation.stores import AnnouncingStore, Said, judge_late
 
@@ -71,8 +71,12 @@ async def program(simulation: Simulation) -> None:
         for number in range(2):
             name = f"program-{number}"
             update = {"task_id": name, "objective": name, "needs": [], "contract_version": 1}
+            new = NewTask(terms.model_copy(update=update), name)
             with contextlib.suppress(Refused):  # the run was cancelled
-                store.delegate(run, [NewTask(terms.model_copy(update=update), name)])
+                if number == 0:
+                    store.delegate(run, [new])
+                else:
+                    store.delegate_by_tick(NewChild(run, new))
             await asyncio.sleep(pause)
         store.close_run(run)
 

@@ -151,7 +151,7 @@ def a_settled_operation_is_sent_again(patch: pytest.MonkeyPatch) -> None:
 
 @planted(r"\[8\] the bytes of .* left", spends=True)
 def bytes_leave_before_they_are_recorded(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(operating, "send", lambda tx, claim, row: None)
+    patch.setattr(operating, "send", lambda tx, claim, row, action_digest: True)
 
 
 @planted(r"\[8\]", spends=True, trouble=1.0)

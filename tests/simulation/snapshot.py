@@ -22,7 +22,7 @@ class Violation(AssertionError):
 class Call:
     """One call of the store. ``tokens``: task row -> tokens shown for it. ``gone``: owners said to be dead. ``held``:
     tokens that the owner of a tick knows of, where it was asked. ``charge`` and ``amount`` (micro-USD, tokens): what is
-    charged or settled."""
+    charged or settled. ``delegates``: whether it brings what a program delegates."""
 
     verb: str
     owner: str = ""
@@ -31,6 +31,7 @@ class Call:
     held: frozenset[str] | None = None
     charge: int | None = None
     amount: tuple[int, int] | None = None
+    delegates: bool = False
 
 
 @dataclass(slots=True)

@@ -51,8 +51,10 @@ class Spending:
                 need((row["charged_at"], row["settled_at"]) == (now, None), 7, f"charge {key} is settled already")
             elif tuple(row) != tuple(old):
                 need((call.verb, call.charge) == ("settle", key), 7, f"{call.verb} changed charge {key}")
-                need(old["settled_at"] is None, 7, f"charge {key} was settled twice")
-                need((stands, row["settled_at"]) == (call.amount, now), 7, f"charge {key} was settled to {stands}")
+                need(old["failed"] in (None, row["failed"]), 7, f"charge {key} failed twice")
+                if (stands, row["settled_at"]) != ((old["micro_usd"], old["tokens"]), old["settled_at"]):
+                    need(old["settled_at"] is None, 7, f"charge {key} was settled twice")
+                    need((stands, row["settled_at"]) == (call.amount, now), 7, f"charge {key} was settled to {stands}")
                 fixed = ("task_id", "attempt_id", "worst_micro_usd", "worst_tokens", "charged_at")
                 need(all(row[c] == old[c] for c in fixed), 7, f"charge {key} became another one")
 

@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 
 from sqlalchemy import Engine
 
-from contracts.errors import StaleClaim, StoreUnavailable
+from contracts.errors import Refused, StaleClaim, StoreUnavailable
 from contracts.ports import Worst
 from coordinator.store import TaskStore, Tick, TickOutcome
 from coordinator.store.database import Blob
 from coordinator.store.operating import Settled
-from coordinator.store.records import Claim, Done, Ending, HeadMoved, Submission, Verdict
+from coordinator.store.records import Claim, Done, Ending, HeadMoved, NewChild, Submission, Verdict
 from tests.simulation.elapsed import Elapsed
 from tests.simulation.invariants import Observer
 from tests.simulation.loop import current
@@ -187,6 +187,13 @@ class AnnouncingStore(TaskStore):
         with self._calling("delegate", [parent] if parent is not None else []):
             return super().delegate(run, items, parent=parent, files=files)
 
+    def delegate_by_tick(self, child: NewChild) -> None:
+        """As a worker does for its program."""
+        with self._calling("tick", delegates=True):
+            (outcome,) = super().tick("program", Tick(delegations=[child])).delegations
+        if isinstance(outcome, Refused):
+            raise outcome
+
     def amend(self, run: int, **change: Any) -> int:
         with self._calling("amend"):
             return super().amend(run, **change)
@@ -206,9 +213,10 @@ class AnnouncingStore(TaskStore):
         del self._history.unheard_charges[claim.attempt_row]
         return number
 
-    def settle(self, charge: int, spent: Worst) -> None:
-        with self._calling("settle", charge=charge, amount=(spent.micro_usd, spent.tokens)):
-            super().settle(charge, spent)
+    def settle(self, charge: int, spent: Worst | None, *, failed: bytes | None = None) -> None:
+        amount = None if spent is None else (spent.micro_usd, spent.tokens)
+        with self._calling("settle", charge=charge, amount=amount):
+            super().settle(charge, spent, failed=failed)
         self._lost.perhaps("settle")
 
     def prepare_operation(self, claim: Claim, key: str, tool: str, arguments: Blob) -> Settled:

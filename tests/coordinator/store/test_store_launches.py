@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 
 from contracts.errors import NotFound, Refused, StaleClaim, WrongState
 from contracts.states import FINAL_STATES, State
-from coordinator.store import TaskStore, launching
-from coordinator.store.records import Done
+from coordinator.store import TaskStore, Tick, launching
+from coordinator.store.records import Done, NewChild
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
@@ -249,6 +250,38 @@ def test_the_same_delegation_is_the_same_child_and_other_terms_are_refused(
     store.close_run(1)
     with pytest.raises(WrongState, match="it is closed"):
         store.delegate(1, [build.task("late")])
+
+
+def test_a_tick_brings_what_programs_delegate_each_with_an_outcome_and_claims_it(
+    store: TaskStore, build: Any, sql: Any
+) -> None:
+    for name in ("open", "shut"):
+        store.create_run(build.run("one", name=name, closed=False))
+    store.close_run(2)
+    (first,) = store.claim("w", work=1, runs=[1])
+    new = [
+        NewChild(run, task)
+        for run, task in (
+            (1, build.task("kid")), (2, build.task("late")), (1, build.task("one", delegation_id="d-2")),
+            (1, build.task("kid")),
+            (1, build.task("kid", objective="Another.")), (1, build.task("second")),
+        )
+    ]  # fmt: skip
+
+    outcome = store.tick("w", Tick([build.submission(first)], delegations=new, work=9), runs=[1])
+
+    assert outcome.submissions == [Done(State.SUBMITTED)]
+    assert [isinstance(made, Refused) or made.repeated for made in outcome.delegations] == [
+        False, True, True, True, True, False,
+    ]  # fmt: skip
+    closed, taken, again, other = outcome.delegations[1:5]
+    assert isinstance(closed, WrongState)
+    assert "it is closed" in str(closed)
+    assert "in use in this run" in str(taken)
+    assert again == replace(outcome.delegations[0], repeated=True)
+    assert "issued with other terms" in str(other)
+    assert [claim.task_id for claim in outcome.claims] == ["kid", "second"]
+    assert sql("SELECT key FROM task ORDER BY id") == [("one",), ("one",), ("kid",), ("second",)]
 
 
 def test_a_child_may_delegate_in_a_run_to_which_no_program_adds(store: TaskStore, build: Any) -> None:
