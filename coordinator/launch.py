@@ -224,7 +224,8 @@ def launch(
         if existing is not None:
             run = store.run(existing)
             if run.authored_digest == plan.authored_digest:
-                refuse_missing_keys(task.terms for task in run.tasks if task.state not in FINAL_STATES)
+                open_tasks = [task for task in run.tasks if task.state not in FINAL_STATES]
+                refuse_missing_keys(task.terms for task in open_tasks if not task.damage)
                 return Launched(run.run_id, run.row, "continued", *_in_force(run.document["source"], plan.pin))
             if as_new_version:
                 refuse_missing_keys(plan.terms.values())
@@ -296,7 +297,7 @@ def plan_delegation(store: TaskStore, row: int, terms: Task | Mapping[str, Any],
 def refuse_other_terms(store: TaskStore, row: int, asked: Terms, delegation_id: str) -> None:
     """Raise ``Refused``, naming what differs, when the id was used with other terms."""
     known = store.task(row, delegation_id=delegation_id)
-    if known is not None and known.terms_digest != asked.digest:
+    if known is not None and not known.damage and known.terms_digest != asked.digest:
         lines: list[str] = []
         _compare("", known.terms.canonical(), asked.canonical(), lines)
         raise Refused(

@@ -21,7 +21,7 @@ __all__ = ["Progress", "event_line"]
 
 SHOWN = frozenset(
     {transition.verb for transition in TRANSITIONS} - {"gate_claimed", "gate_released", "gate_lost"}
-    | {"asked", "answered", "late_result"}
+    | {"asked", "answered", "voided", "late_result"}
 )
 REFRESH_S = 0.3
 

@@ -220,7 +220,8 @@ def refuse_costly(store: TaskStore, rows: Sequence[int], fault: crash_points.Fau
     """A planned death repeats work; where work costs money, that is not for demonstrations. Raises ``BadInput``."""
     for row in rows:
         for task in store.run(row).tasks:
-            if fault.task_id in (None, task.task_id) and task.terms.budget.max_cost_usd is not None:
+            is_meant = fault.task_id in (None, task.task_id) and not task.damage
+            if is_meant and task.terms.budget.max_cost_usd is not None:
                 raise BadInput(f"--fault is refused for {task.run_id}/{task.task_id}: it has a budget to spend")
 
 

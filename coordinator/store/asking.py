@@ -63,7 +63,10 @@ def _void_other_calls(tx: Tx, task_row: int, question: Question) -> None:
     """Another call is asked about: what was approved before is not what the child is doing now. A no stands."""
     no = and_(t.request.c.state == "answered", ~t.request.c.approved)
     others = (t.request.c.task_id == task_row, t.request.c.bound_digest != question.bound_digest, _stands(), ~no)
-    tx.conn.execute(update(t.request).where(*others).values(state="void"))
+    query = select(t.request.c.id, t.request.c.request_id, t.request.c.orchestration_id).where(*others)
+    for row in tx.conn.execute(query).all():
+        tx.conn.execute(update(t.request).where(t.request.c.id == row.id).values(state="void"))
+        tx.event(row.orchestration_id, task_row, "voided", data={"request": row.request_id})
 
 
 def answer(tx: Tx, request_id: str, *, approved: bool, message: str) -> Done:

@@ -13,13 +13,13 @@ from contracts.errors import BudgetExhausted
 from contracts.ports import Worst
 from contracts.prices import MICRO
 from coordinator.store import tables as t
-from coordinator.store.database import Tx, from_micros
+from coordinator.store.database import AT_ONCE_MAX, Tx, from_micros
 from coordinator.store.family import lineage_of
 from coordinator.store.records import Claim
 from coordinator.store.transitions import holds, lock_orchestrations, lock_tasks, stale
 from coordinator.store.views import TryView, Unsettled
 
-__all__ = ["failed_tries", "left", "left_of_own", "reserve", "settle", "unsettled_in"]
+__all__ = ["failed_tries", "left", "left_of_own", "reserve", "settle", "unsettled_of"]
 
 
 def _fits(table: Table) -> ColumnElement[bool]:
@@ -135,23 +135,28 @@ def failed_tries(tx: Tx, task_row: int) -> list[TryView]:
     return [TryView(row.number, from_micros(row.charged_at), row.failed) for row in tx.conn.execute(query)]
 
 
-def unsettled_in(tx: Tx, orchestration_row: int) -> dict[int, Unsettled]:
+def unsettled_of(tx: Tx, task_rows: Sequence[int]) -> dict[int, Unsettled]:
     """By task row: what will not be settled, because the attempt has ended, or its failure is recorded."""
-    query = (
-        select(
-            t.charge.c.task_id, func.count().label("charges"), func.sum(t.charge.c.micro_usd).label("micro_usd"),
-            func.sum(t.charge.c.tokens).label("tokens"),
-        )
-        .join(t.attempt, t.attempt.c.id == t.charge.c.attempt_id)
-        .join(t.task, t.task.c.id == t.attempt.c.task_id)
-        .where(
-            t.task.c.orchestration_id == orchestration_row,
-            t.charge.c.settled_at.is_(None),
-            or_(t.attempt.c.ended.is_not(None), t.charge.c.failed.is_not(None)),
-        )
-        .group_by(t.charge.c.task_id)
-    )  # fmt: skip
-    return {row.task_id: Unsettled(row.charges, int(row.micro_usd), int(row.tokens)) for row in tx.conn.execute(query)}
+    found: dict[int, Unsettled] = {}
+    for first in range(0, len(task_rows), AT_ONCE_MAX):
+        for row in tx.conn.execute(_UNSETTLED, {"of_tasks": task_rows[first : first + AT_ONCE_MAX]}):
+            found[row.task_id] = Unsettled(row.charges, int(row.micro_usd), int(row.tokens))
+    return found
+
+
+_UNSETTLED = (
+    select(
+        t.charge.c.task_id, func.count().label("charges"), func.sum(t.charge.c.micro_usd).label("micro_usd"),
+        func.sum(t.charge.c.tokens).label("tokens"),
+    )
+    .join(t.attempt, t.attempt.c.id == t.charge.c.attempt_id)
+    .where(
+        t.charge.c.task_id.in_(bindparam("of_tasks", expanding=True)),
+        t.charge.c.settled_at.is_(None),
+        or_(t.attempt.c.ended.is_not(None), t.charge.c.failed.is_not(None)),
+    )
+    .group_by(t.charge.c.task_id)
+)  # fmt: skip
 
 
 def left(tx: Tx, claim: Claim) -> Worst:

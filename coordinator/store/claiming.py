@@ -157,7 +157,7 @@ def _taken_back(row: Row[Any], values: Mapping[str, Any], why: str) -> Move:
 
 def _take_back_gate(tx: Tx, row: Row[Any], why: str) -> None:
     # Where many deaths are allowed for, those of judges are too.
-    terms = terms_if_whole(row)
+    terms = terms_if_whole(row.digest, row.data)
     asks = terms is not None and row.gate_tries >= max(MAX_GATE_TRIES, terms.limits.max_claims)
     if asks and not try_lock_orchestration(tx, row.orchestration_id):
         return  # a later tick takes it back
@@ -167,7 +167,7 @@ def _take_back_gate(tx: Tx, row: Row[Any], why: str) -> None:
 
 
 def _take_back_work(tx: Tx, row: Row[Any], why: str) -> None:
-    terms = terms_if_whole(row)
+    terms = terms_if_whole(row.digest, row.data)
     questions = unsettled_questions(tx, row.id, terms)
     if questions and not try_lock_orchestration(tx, row.orchestration_id):
         return  # a later tick takes it back

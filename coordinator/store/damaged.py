@@ -21,10 +21,10 @@ __all__ = ["terms_if_whole", "whole_ones"]
 LOGGER = logging.getLogger("coordinator.store")
 
 
-def terms_if_whole(row: Row[Any]) -> Terms | None:
+def terms_if_whole(digest: str, data: bytes | None) -> Terms | None:
     """The terms of a task; None: their stored bytes are damaged."""
     try:
-        return terms_of(row.digest, row.data)
+        return terms_of(digest, data)
     except Damaged:
         return None
 

@@ -11,6 +11,7 @@ from contracts.scopes import scopes_overlap
 from contracts.states import OPEN_STATES, State
 from contracts.terms import Budget, Delegation, Terms
 from coordinator.store import tables as t
+from coordinator.store.damaged import terms_if_whole
 from coordinator.store.database import AT_ONCE_MAX, Blob, Tx
 from coordinator.store.family import descendants, lineage_of
 from coordinator.store.issued import remember_terms, terms_of
@@ -150,12 +151,14 @@ def _overlaps_with(tx: Tx, task_row: int, terms: Terms, others: ColumnElement[bo
     query = select(t.task.c.id, t.document.c.digest, t.document.c.data).join(
         t.document, t.document.c.id == t.task.c.terms_id
     )
-    return [
-        (task_row, row.id)
-        for row in tx.conn.execute(query.where(others, t.task.c.state.in_(sorted(OPEN_STATES))))
-        if row.id not in lineage
-        and scopes_overlap(terms.resources.write_scope, terms_of(row.digest, row.data).resources.write_scope)
-    ]
+    pairs = []
+    for row in tx.conn.execute(query.where(others, t.task.c.state.in_(sorted(OPEN_STATES)))):
+        other = terms_if_whole(row.digest, row.data)  # of one whose terms are damaged nobody knows what it may write
+        if row.id not in lineage and (
+            other is None or scopes_overlap(terms.resources.write_scope, other.resources.write_scope)
+        ):
+            pairs.append((task_row, row.id))
+    return pairs
 
 
 def delegate(

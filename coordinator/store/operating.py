@@ -47,10 +47,15 @@ class Settled:
 
 
 def prepare(tx: Tx, claim: Claim, key: str, tool: str, arguments: Blob) -> Settled:
-    """Record what is to be sent; or what became of it, when it was recorded before. Raises ``StaleClaim``."""
+    """Record what is to be sent; or what became of it, when it was recorded before. Raises ``StaleClaim``, and
+    ``WrongState`` when the key was given to a call of another tool."""
     _authorised(tx, claim)
-    known = _find(tx, t.operation.c.task_id == claim.task_row, t.operation.c.key == key)
+    of_key = (t.operation.c.task_id == claim.task_row, t.operation.c.key == key)
+    known = _find(tx, *of_key)
     if known is not None:
+        other = tx.conn.execute(select(t.operation.c.tool).where(*of_key)).scalar_one()
+        if other != tool:
+            raise WrongState(f"operation {key!r} of {claim.address} is a call of {other}; needed one of {tool}")
         return known
     made = tx.conn.execute(
         insert(t.operation).values(

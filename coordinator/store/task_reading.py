@@ -14,7 +14,7 @@ from sqlalchemy import Row, Select, and_, bindparam, or_, select
 from contracts.requests import Action, Answer
 from contracts.states import State
 from coordinator.store import tables as t
-from coordinator.store.charging import unsettled_in
+from coordinator.store.charging import unsettled_of
 from coordinator.store.database import AT_ONCE_MAX, Tx, from_micros, intact
 from coordinator.store.issued import damage_of, terms_of
 from coordinator.store.views import AttemptView, RequestView, TaskView
@@ -102,7 +102,7 @@ def tasks_of(tx: Tx, run: Row[Any], superseded: bool, named: Named | None = None
         requests[item.task_id].append(item)
     around: Sequence[Any] = rows if named is None else _around(tx, run.id, rows)
     keys = {row.id: row.key for row in around}
-    unsettled = unsettled_in(tx, run.id) if any(row.charged_micro_usd or row.charged_tokens for row in rows) else {}
+    unsettled = unsettled_of(tx, [row.id for row in rows if row.charged_micro_usd or row.charged_tokens])
     states = {row.key: State(row.state) for row in around if row.is_current}
     views = []
     for row in rows:

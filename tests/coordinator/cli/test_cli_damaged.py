@@ -39,7 +39,7 @@ def test_one_damaged_contract_leaves_the_other_tasks_their_end(cli: Any) -> None
     terms_of(cli, whole.replace(b"bad", b"BAD"))
     for request in ("work-q1", "work-q2"):
         assert cli("answer", request, "--approve", "-m", "this").returncode == 0
-    done = cli("worker")
+    done = cli("run")
     assert done.returncode == 4
     assert done.stderr.count("work/bad waits for a person, since its contract is damaged: stored bytes of sha256:") == 1
     status = cli("status")

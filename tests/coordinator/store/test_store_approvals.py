@@ -111,6 +111,8 @@ def test_anything_changed_is_a_new_question_and_the_old_yes_is_void(
     assert states(store) == ["answered"]  # nothing was recorded
     block(store, build, approved, change(approved))
     assert states(store) == ["void", "open"]
+    voided = [event.data for event in store.events(1) if event.verb == "voided"]
+    assert voided == [{"request": store.requests(1)[0].request_id}]  # a yes is not taken back in silence
     with pytest.raises(WrongState, match="void"):
         answer(store, number=0)
     answer(store)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.store import Damaged, TaskStore, issued
-from coordinator.store.records import Claim
+from coordinator.store import Damaged, TaskStore, Tick, issued
+from coordinator.store.records import Claim, Delegated, Done, NewChild
 
 
 @pytest.fixture
@@ -122,3 +122,21 @@ def test_what_has_ended_says_that_its_terms_are_damaged(store: TaskStore, build:
     assert (task.word, "were changed" in task.damage) == ("cancelled", True)
     with pytest.raises(Damaged, match="were changed"):
         assert task.terms
+
+
+def test_what_is_delegated_beside_a_damaged_task_is_kept_apart_from_it_and_keeps_nothing_back(
+    store: TaskStore, build: Any, damage: Any
+) -> None:
+    store.create_run(build.run("bad", "good", closed=False))
+    claims = claimed(store)
+    mend = damage("bad")
+    new = NewChild(1, build.task("new", write_scope=["src/**"]))
+    done = store.tick("w", Tick([build.submission(claims["good"])], delegations=[new], work=9))
+    assert [outcome.state for outcome in done.submissions if isinstance(outcome, Done)] == ["submitted"]
+    assert [outcome.repeated for outcome in done.delegations if isinstance(outcome, Delegated)] == [False]
+    assert done.claims == []  # nobody knows what the damaged one, which is being worked on, may write
+    mend()
+    store.submit([build.submission(claims["bad"])])
+    assert claimed(store, gate=0) == {}
+    store.decide([build.verdict(claim) for claim in claimed(store).values()])
+    assert claimed(store).keys() == {"new"}

@@ -36,6 +36,8 @@ def test_a_key_names_a_call_for_ever(store: TaskStore, claim: Claim) -> None:
     first = store.prepare_operation(claim, "k", "run_command", ARGUMENTS)
     assert (first.state, first.outcome) == ("prepared", None)
     assert store.prepare_operation(claim, "k", "run_command", ARGUMENTS) == first
+    with pytest.raises(WrongState, match="'k' of run/one is a call of run_command; needed one of mcp__a__b"):
+        store.prepare_operation(claim, "k", "mcp__a__b", ARGUMENTS)
     store.send_operation(claim, first.row)
     assert store.prepare_operation(claim, "k", "run_command", ARGUMENTS).state == "sent"
     with pytest.raises(WrongState, match="was sent already"):
