@@ -12,6 +12,7 @@ from coordinator.store.records import Claim
 __all__ = ["LeaseKeeper"]
 
 RETRIES_A_LEASE = 12
+SILENCE = "no answer came"
 
 
 class LeaseKeeper:
@@ -33,8 +34,8 @@ class LeaseKeeper:
         self._changed = threading.Condition()
         self._claims: dict[str, tuple[Claim, Callable[[StaleClaim], None], float]] = {}
         self._due = self._watched_until = float("inf")
-        self._trouble = "no answer came"
-        """What is known of the last renewal that did not come about."""
+        self._trouble = SILENCE
+        """What is known of the renewals since the last one that came about."""
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name="lease-keeper", daemon=True),
@@ -95,6 +96,8 @@ class LeaseKeeper:
                 self._due = min(self._due, self._monotonic() + shortest_s / RETRIES_A_LEASE)
                 self._trouble = str(error)
             return
+        with self._changed:
+            self._trouble = SILENCE
         for (claim, on_lost, _), outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, StaleClaim):
                 if self.remove(claim):
@@ -115,12 +118,8 @@ class LeaseKeeper:
                     self._changed.wait(self._watched_until - self._monotonic() if self._claims else None)
                 if self._closed:
                     return
-                over = [(claim, told) for claim, told, until in self._claims.values() if until <= self._monotonic()]
+                # One at a time: while one is told, a renewal may prolong the others.
+                claim, on_lost, _ = min(self._claims.values(), key=lambda kept: kept[2])
+                self.remove(claim)
                 trouble = self._trouble
-            for claim, on_lost in over:
-                if self.remove(claim):
-                    on_lost(
-                        StaleClaim(
-                            f"the lease of {claim.address} ran out while the store could not be reached: {trouble}"
-                        )
-                    )
+            on_lost(StaleClaim(f"the lease of {claim.address} ran out while the store could not be reached: {trouble}"))

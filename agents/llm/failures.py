@@ -15,7 +15,7 @@ __all__ = ["CallFailed", "SdkErrors", "failure_of", "one_line", "status_failure"
 
 Billed = Literal["no", "unknown"]
 
-MESSAGE_CHARS_MAX = 300
+LINE_CHARS_MAX = 10_000
 
 _WORDS = {
     400: "bad_request",
@@ -112,9 +112,12 @@ def status_failure(status: int, message: str, code: str, headers: Mapping[str, s
 
 
 def one_line(text: str) -> str:
-    """A provider's words, for a log and a terminal."""
+    """A provider's words, for a log and a terminal; whoever keeps or shows them redacts first, and then cuts.
+
+    A flood of them ends between two words: the half of a secret would not be found.
+    """
     line = " ".join("".join(one if one.isprintable() else " " for one in well_formed(text)).split())
-    return line if len(line) <= MESSAGE_CHARS_MAX else f"{line[:MESSAGE_CHARS_MAX]} …"
+    return line if len(line) <= LINE_CHARS_MAX else f"{line[: LINE_CHARS_MAX - 1].rpartition(' ')[0]} …"
 
 
 def _of_status(error: Any) -> CallFailed:

@@ -49,7 +49,8 @@ class Limiter:
     """When the children of one account may ask. Open, it costs nothing; children may be in several threads and loops.
 
     A refusal closes it for the announced time, or for a growing one. Those who wait then go one by one, each some time
-    after the one before; the first that is answered opens it, and the others follow within ``JITTER_MAX_S``.
+    after the one before; the first that is answered opens it, and the others follow within ``JITTER_MAX_S``. Nobody
+    has a place in a queue: who gives up keeps nobody waiting.
     """
 
     def __init__(
@@ -69,30 +70,44 @@ class Limiter:
         """Of refusals in a row, those that were asked for together counting once."""
         self._closed_s = -math.inf
         self._opens_s = -math.inf
-        self._last_place_s = -math.inf
+        """When the first may ask after the last refusal."""
+        self._asks_s: float | None = None
+        """The announced wait, if that is what the opening comes from."""
+        self._next_s = -math.inf
+        """When the next one may ask while it is closed."""
 
     async def wait(self, time_left_s: Callable[[], float], patience_s: float, stopped: Callable[[], bool]) -> Permit:
-        """Wait until a request may be made. Raises ``CallFailed``: ``provider_unavailable`` as soon as the time that is
-        left or ``patience_s`` cannot hold the wait, ``stopped`` when told to stop."""
+        """Wait until a request may be made. Raises ``CallFailed``: ``provider_unavailable`` at once when the time that
+        is left, or ``patience_s``, ends before anybody may ask, else when it is over; ``stopped`` when told to stop."""
         began_s = self._monotonic()
-        place_s: float | None = None
-        follows = False
+        follows_s: float | None = None
+        waited = False
         while True:
+            left_s = time_left_s()
             with self._lock:
                 now_s = self._monotonic()
-                refusal = self._refusal
+                left_s = min(left_s, began_s + patience_s - now_s)
+                refusal, opens_s, asks_s = self._refusal, self._opens_s, self._asks_s
                 if refusal is not None:
-                    if place_s is None or place_s <= self._opens_s:
-                        place_s, follows = self._place(now_s), False
-                elif place_s is not None and not follows:
-                    place_s, follows = min(place_s, now_s + self._jitter()), True
-            if place_s is None or place_s <= now_s:
+                    follows_s, at_s = None, self._next_s
+                    may = at_s <= now_s and left_s > 0
+                    if may:
+                        self._next_s = now_s + self._jitter()
+                else:
+                    if follows_s is None:
+                        follows_s = now_s + (min(self._jitter(), left_s / 2) if waited else 0.0)
+                    at_s, may = follows_s, follows_s <= now_s
+            if may:
                 return Permit(now_s, now_s - began_s)
             if stopped():
                 raise CallFailed("stopped", "told to stop while the provider was waited for", billed="no")
-            if place_s - now_s >= time_left_s() or place_s - began_s > patience_s:
-                raise _unavailable(refusal, place_s - now_s)
-            await self._sleep(min(place_s - now_s, LOOK_S))
+            if refusal is not None and now_s < opens_s and opens_s - now_s >= left_s:
+                wait = f"the next try would be in {opens_s - now_s:.0f} s"
+                raise _unavailable(refusal, wait if asks_s is None else f"the provider asks to wait {asks_s:.0f} s")
+            if refusal is not None and left_s <= LOOK_S:  # just before it is over: the provider is the reason, not time
+                raise _unavailable(refusal, f"{now_s - began_s:.0f} s were waited for it in vain")
+            waited = True
+            await self._sleep(min(at_s - now_s, LOOK_S))
 
     def refused(self, permit: Permit, failed: CallFailed) -> None:
         """The provider takes no request now."""
@@ -108,8 +123,11 @@ class Limiter:
             if announced_s is not None and self._waves == 1:
                 backoff_s = 0.0
             wait_s = max(min(announced_s or 0.0, ANNOUNCED_MAX_S), backoff_s)
-            self._opens_s = max(self._opens_s, now_s + wait_s)
             self._refusal = failed
+            if now_s + wait_s > self._opens_s:
+                self._opens_s = now_s + wait_s + self._jitter()
+                self._next_s = max(self._next_s, self._opens_s)
+                self._asks_s = announced_s if announced_s is not None and announced_s >= backoff_s else None
 
     def answered(self, permit: Permit) -> None:
         """The provider has answered; what was asked before the last refusal says nothing."""
@@ -117,11 +135,6 @@ class Limiter:
             if permit.given_s >= self._closed_s:
                 self._refusal = None
                 self._waves = 0
-                self._last_place_s = -math.inf
-
-    def _place(self, now_s: float) -> float:
-        self._last_place_s = max(self._last_place_s, self._opens_s, now_s) + self._jitter()
-        return self._last_place_s
 
     def _jitter(self) -> float:
         return self._uniform(JITTER_MIN_S, JITTER_MAX_S)
@@ -146,8 +159,5 @@ LIMITERS = Limiters()
 """Of this process."""
 
 
-def _unavailable(refusal: CallFailed | None, wait_s: float) -> CallFailed:
-    said = str(refusal) if refusal is not None else "it was overloaded a moment ago"
-    asks = refusal.retry_after_s if refusal is not None else None
-    wait = f"the provider asks to wait {asks:.0f} s" if asks is not None else f"the next try would be in {wait_s:.0f} s"
-    return CallFailed("provider_unavailable", f"{said}; {wait}", billed="no")
+def _unavailable(refusal: CallFailed, wait: str) -> CallFailed:
+    return CallFailed("provider_unavailable", f"{refusal}; {wait}", billed="no")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,32 +13,84 @@ from contracts.errors import StaleClaim, StoreUnavailable
 from coordinator.leases import LeaseKeeper
 from coordinator.store.records import Claim
 
+LEASE_S = 0.375
+"""Its parts are exact in binary. The keeper's threads look again after so many real seconds, at a clock that stands."""
+
+KEEPER, WATCH = "lease-keeper", "lease-watch"
+
+
+class Clock:
+    """Goes on by hand only, so that no lease is over because the machine is slow."""
+
+    def __init__(self) -> None:
+        self._now_s = 1_000.0
+        self._read: dict[str, float] = {}
+
+    def __call__(self) -> float:
+        now_s = self._now_s
+        self._read[threading.current_thread().name] = now_s
+        return now_s
+
+    def go_on(self, seconds: float, keeper: LeaseKeeper, *looks: str) -> None:
+        """Returns when each thread of ``looks`` has seen it, and has let go of what it found nothing to do for."""
+        self._now_s += seconds
+        until(lambda: all(self._read.get(name) == self._now_s for name in looks))
+        keeper.tokens()  # they look and decide under its lock
+
 
 class Renewals:
     """Stands where the store stands, and says what a test wants."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self.batches: list[tuple[float, list[str]]] = []
         self.answer: Callable[[Claim], int | StaleClaim] = lambda claim: 1
         self.error: Exception | None = None
-        self.came = threading.Event()
 
     def __call__(self, claims: Sequence[Claim]) -> list[int | StaleClaim]:
-        self.batches.append((time.monotonic(), [claim.task_id for claim in claims]))
-        self.came.set()
-        if self.error is not None:
-            raise self.error
-        return [self.answer(claim) for claim in claims]
+        error, answer = self.error, self.answer
+        self.batches.append((self.clock(), [claim.task_id for claim in claims]))
+        if error is not None:
+            raise error
+        return [answer(claim) for claim in claims]
+
+    def come(self, number: int) -> None:
+        until(lambda: len(self.batches) >= number)
+
+
+class Told:
+    """What was said of lost claims, and when."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.of: list[tuple[str, float, str]] = []
+
+    def __call__(self, claim: Claim) -> Callable[[StaleClaim], None]:
+        return lambda error: self.of.append((claim.task_id, self.clock(), str(error)))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _, _ in self.of]
 
 
 @pytest.fixture
-def renewals() -> Renewals:
-    return Renewals()
+def ticks() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
-def keeper(renewals: Renewals) -> Iterator[LeaseKeeper]:
-    made = LeaseKeeper(renewals)
+def renewals(ticks: Clock) -> Renewals:
+    return Renewals(ticks)
+
+
+@pytest.fixture
+def told(ticks: Clock) -> Told:
+    return Told(ticks)
+
+
+@pytest.fixture
+def keeper(renewals: Renewals, ticks: Clock) -> Iterator[LeaseKeeper]:
+    made = LeaseKeeper(renewals, monotonic=ticks)
     yield made
     made.close()
 
@@ -55,109 +106,180 @@ def claim(build: Any, sqlite_store: Any) -> Callable[..., Claim]:
 
 
 def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
 
 
 def test_claims_are_renewed_together_at_a_third_of_the_shortest_lease(
-    keeper: LeaseKeeper, renewals: Renewals, claim: Any
+    keeper: LeaseKeeper, renewals: Renewals, ticks: Clock, told: Told, claim: Any
 ) -> None:
-    keeper.add(claim("long", 60), lambda error: None)
-    assert renewals.batches == []
-    added = time.monotonic()
-    keeper.add(claim("short", 0.6), lambda error: None)
-    until(lambda: len(renewals.batches) >= 3)
-    times = [moment for moment, _ in renewals.batches[:3]]
-    assert [names for _, names in renewals.batches[:3]] == [["long", "short"]] * 3
-    assert times[0] - added >= 0.15
-    assert all(later - earlier >= 0.15 for earlier, later in itertools.pairwise(times))
+    long, short = claim("long", 60), claim("short", LEASE_S)
+    keeper.add(long, told(long))
+    keeper.add(short, told(short))
+    for number in (1, 2, 3):
+        ticks.go_on(LEASE_S * 7 / 24, keeper, KEEPER)
+        assert len(renewals.batches) == number - 1
+        ticks.go_on(LEASE_S / 24, keeper, KEEPER)
+        renewals.come(number)
+    assert renewals.batches == [(1_000 + LEASE_S / 3 * number, ["long", "short"]) for number in (1, 2, 3)]
 
 
 def test_a_claim_that_was_removed_is_not_renewed_and_was_not_lost(
-    keeper: LeaseKeeper, renewals: Renewals, claim: Any
+    keeper: LeaseKeeper, renewals: Renewals, ticks: Clock, told: Told, claim: Any
 ) -> None:
-    one, other = claim("one", 0.3), claim("other", 0.3)
-    keeper.add(one, lambda error: None)
-    keeper.add(other, lambda error: None)
+    one, other = claim("one", LEASE_S), claim("other", LEASE_S)
+    keeper.add(one, told(one))
+    keeper.add(other, told(other))
     assert keeper.remove(one)
     assert not keeper.remove(one)
-    until(lambda: renewals.batches)
+    for number in range(1, 5):
+        ticks.go_on(LEASE_S / 3, keeper, WATCH)
+        renewals.come(number)
     assert all(names == ["other"] for _, names in renewals.batches)
+    assert told.of == []
 
 
-def test_a_lost_claim_is_told_once_and_the_others_live_on(keeper: LeaseKeeper, renewals: Renewals, claim: Any) -> None:
+def test_a_lost_claim_is_told_once_and_the_others_live_on(
+    keeper: LeaseKeeper, renewals: Renewals, ticks: Clock, told: Told, claim: Any
+) -> None:
     renewals.answer = lambda claim: StaleClaim("gone") if claim.task_id == "lost" else 1
-    told: list[tuple[str, str]] = []
-    lost, kept = claim("lost", 0.3), claim("kept", 0.3)
+    lost, kept = claim("lost", LEASE_S), claim("kept", LEASE_S)
     for item in (lost, kept):
-        keeper.add(item, lambda error, name=item.task_id: told.append((name, str(error))))  # type: ignore[misc]
-    until(lambda: len(renewals.batches) >= 3)
-    assert told == [("lost", "gone")]
+        keeper.add(item, told(item))
+    for number in range(1, 5):
+        ticks.go_on(LEASE_S / 3, keeper, WATCH)
+        renewals.come(number)
+    assert [(name, text) for name, _, text in told.of] == [("lost", "gone")]
     assert not keeper.remove(lost)
     assert keeper.remove(kept)
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("the disk is full"), RuntimeError("a fault of the driver")])
 def test_a_store_that_is_away_loses_claims_only_when_their_lease_is_over(
-    keeper: LeaseKeeper, renewals: Renewals, claim: Any, error: Exception
+    keeper: LeaseKeeper, renewals: Renewals, ticks: Clock, told: Told, claim: Any, error: Exception
 ) -> None:
     renewals.error = error
-    told: list[tuple[float, str]] = []
-    added = time.monotonic()
-    keeper.add(claim("one", 0.45), lambda error: told.append((time.monotonic(), str(error))))
-    until(lambda: told)
-    assert told[0][0] - added >= 0.45
-    assert "could not be reached" in told[0][1]
-    assert str(error) in told[0][1]
-    assert len(renewals.batches) >= 2  # it tried again in between
+    one, two = claim("one", LEASE_S), claim("two", LEASE_S)
+    keeper.add(one, told(one))
+    ticks.go_on(LEASE_S / 3, keeper, WATCH)
+    for _ in range(7):
+        ticks.go_on(LEASE_S / 12, keeper, KEEPER, WATCH)
+        assert keeper.tokens() == [one.token]
+    renewals.come(2)  # it tried again in between
+    ticks.go_on(LEASE_S / 12, keeper, WATCH)
+    until(lambda: told.of)
+    assert [(name, at_s) for name, at_s, _ in told.of] == [("one", 1_000 + LEASE_S)]
+    assert "could not be reached" in told.of[0][2]
+    assert str(error) in told.of[0][2]
     renewals.error = None
-    renewals.batches.clear()
-    keeper.add(claim("two", 0.3), lambda error: None)  # and the thread lives
-    until(lambda: renewals.batches)
+    seen = len(renewals.batches)
+    keeper.add(two, told(two))  # and the threads live
+    ticks.go_on(LEASE_S / 3, keeper, WATCH)
+    renewals.come(seen + 1)
+    assert keeper.tokens() == [two.token]
 
 
-def test_a_store_that_comes_back_in_time_loses_nothing(keeper: LeaseKeeper, renewals: Renewals, claim: Any) -> None:
+def test_a_store_that_comes_back_in_time_loses_nothing(
+    keeper: LeaseKeeper, renewals: Renewals, ticks: Clock, told: Told, claim: Any
+) -> None:
     renewals.error = StoreUnavailable("busy")
-    told: list[StaleClaim] = []
-    keeper.add(claim("one", 2), told.append)
-    until(lambda: renewals.batches)
+    one = claim("one", LEASE_S)
+    keeper.add(one, told(one))
+    ticks.go_on(LEASE_S / 3, keeper, WATCH)
+    renewals.come(1)
     renewals.error = None
-    until(lambda: len(renewals.batches) >= 5)
-    assert told == []
+    ticks.go_on(LEASE_S / 6, keeper, WATCH)
+    for number in range(2, 6):
+        renewals.come(number)
+        ticks.go_on(LEASE_S / 3, keeper, WATCH)
+    assert told.of == []
+    assert keeper.tokens() == [one.token]
+
+
+class Still:
+    """A store that gives no answer until it is let."""
+
+    def __init__(self, renewals: Renewals) -> None:
+        self.over = threading.Event()
+        renewals.answer = self
+
+    def __call__(self, claim: Claim) -> int:
+        assert self.over.wait(60)
+        return 1
 
 
 def test_a_store_that_stands_still_loses_claims_when_their_lease_is_over(
-    keeper: LeaseKeeper, renewals: Renewals, claim: Any
+    keeper: LeaseKeeper, renewals: Renewals, ticks: Clock, told: Told, claim: Any
 ) -> None:
-    answer = threading.Event()
-    told: list[tuple[float, str]] = []
-
-    def stand_still(claim: Claim) -> int:
-        assert answer.wait(20)
-        return 1
-
-    renewals.answer = stand_still
-    added = time.monotonic()
-    kept = claim("kept", 60)
-    keeper.add(kept, lambda error: told.append((0.0, "wrong")))
-    keeper.add(claim("one", 0.45), lambda error: told.append((time.monotonic(), str(error))))
-    until(lambda: told)
-    assert told[0][0] - added >= 0.45
-    assert "could not be reached: no answer came" in told[0][1]
-    keeper.add(claim("two", 0.3), lambda error: told.append((time.monotonic(), "two")))
-    until(lambda: len(told) == 2)
-    answer.set()
+    still = Still(renewals)
+    kept, one, two = claim("kept", 60), claim("one", LEASE_S), claim("two", LEASE_S)
+    keeper.add(kept, told(kept))
+    keeper.add(one, told(one))
+    ticks.go_on(LEASE_S / 3, keeper, WATCH)
+    renewals.come(1)
+    ticks.go_on(LEASE_S / 2, keeper, WATCH)
+    assert keeper.tokens() == [kept.token, one.token]
+    ticks.go_on(LEASE_S / 6, keeper, WATCH)
+    until(lambda: told.of)
+    assert [(name, at_s) for name, at_s, _ in told.of] == [("one", 1_000 + LEASE_S)]
+    assert "could not be reached: no answer came" in told.of[0][2]
+    keeper.add(two, told(two))
+    ticks.go_on(LEASE_S, keeper, WATCH)
+    until(lambda: len(told.of) == 2)
+    still.over.set()
     keeper.close()
-    assert [text for _, text in told[1:]] == ["two"]
+    assert told.names == ["one", "two"]
     assert keeper.remove(kept)
 
 
-def test_closing_ends_the_threads(renewals: Renewals, claim: Any) -> None:
-    keeper = LeaseKeeper(renewals)
-    keeper.add(claim("one", 0.3), lambda error: None)
+def test_what_went_wrong_before_a_good_renewal_is_not_the_reason_any_more(
+    keeper: LeaseKeeper, renewals: Renewals, ticks: Clock, told: Told, claim: Any
+) -> None:
+    renewals.error = StoreUnavailable("the disk is full")
+    one = claim("one", LEASE_S)
+    keeper.add(one, told(one))
+    ticks.go_on(LEASE_S / 3, keeper, WATCH)
+    renewals.come(1)
+    renewals.error = None
+    ticks.go_on(LEASE_S / 6, keeper, WATCH)
+    renewals.come(2)
+    still = Still(renewals)  # for the renewals after that one
+    ticks.go_on(LEASE_S / 3, keeper, WATCH)
+    renewals.come(3)
+    ticks.go_on(LEASE_S, keeper, WATCH)
+    until(lambda: told.of)
+    still.over.set()
+    assert told.of[0][2].endswith("could not be reached: no answer came")
+
+
+def test_a_renewal_that_comes_while_another_loss_is_told_is_not_overlooked(
+    keeper: LeaseKeeper, renewals: Renewals, ticks: Clock, told: Told, claim: Any
+) -> None:
+    still = Still(renewals)
+    one, two = claim("one", LEASE_S), claim("two", LEASE_S)
+
+    def renew_the_other(error: StaleClaim) -> None:
+        told(one)(error)
+        still.over.set()
+        renewals.come(2)  # so the first has come about
+
+    keeper.add(one, renew_the_other)
+    keeper.add(two, told(two))
+    ticks.go_on(LEASE_S / 3, keeper, WATCH)
+    renewals.come(1)
+    ticks.go_on(LEASE_S * 2 / 3, keeper)
+    until(lambda: told.of)
+    renewals.come(2)
+    ticks.go_on(LEASE_S / 12, keeper, WATCH)
+    assert told.names == ["one"]
+    assert keeper.tokens() == [two.token]
+
+
+def test_closing_ends_the_threads(keeper: LeaseKeeper, renewals: Renewals, claim: Any) -> None:
+    keeper.add(claim("one", LEASE_S), lambda error: None)
     keeper.close()
     seen = len(renewals.batches)
-    assert not {"lease-keeper", "lease-watch"} & {thread.name for thread in threading.enumerate()}
+    assert not {KEEPER, WATCH} & {thread.name for thread in threading.enumerate()}
     assert len(renewals.batches) == seen

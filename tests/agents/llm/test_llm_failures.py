@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 from stamina.instrumentation import get_on_retry_hooks, set_on_retry_hooks
 
 from agents.llm.failures import CallFailed, status_failure
 from agents.llm.retrying import with_retries
-from contracts.ports import Worst
+from contracts.ports import Reserved, Worst
 from contracts.states import Outcome
+from coordinator.model_ports import AttemptMeter
+from coordinator.redaction import Redactor
 from tests.agents.llm.conftest import MemoryMeter
 from tests.model_servers.script import Call, Failure, Raw, Reply, Say, Usage, Wire
 
@@ -226,6 +229,46 @@ def test_a_provider_that_quotes_the_key_does_not_get_it_into_the_result(stage: S
     message = stage.play("chat").result.message
     assert "key-1" not in message
     assert message.endswith("Incorrect API key provided: [key]. [31m See the docs.")
+
+
+SECRET = "Zq7-internal-" + "k3y9Xw" * 8
+
+
+class KeptTries:
+    """Stands where the store stands."""
+
+    def __init__(self) -> None:
+        self.failed: list[bytes] = []
+
+    def settle(self, number: int, spent: Worst | None, failed: bytes) -> None:
+        self.failed.append(failed)
+
+
+@pytest.mark.parametrize("before", [100, 242, 265, 299, 300, 5_000])
+def test_a_secret_that_a_provider_quotes_is_redacted_before_its_words_are_cut(stage: Stage, before: int) -> None:
+    words = ("word " * 10_000)[: before - 1] + " "
+    stage.server.fail(401, message=f"{words}{SECRET} is no key")
+    played = stage.play("chat")
+    redactor = Redactor({"SOME_KEY": SECRET})
+    [tried] = played.meter.tried
+    kept: Any = KeptTries()
+    AttemptMeter(kept, cast("Any", None), redactor, cast("Any", None)).failed(Reserved(1), tried)
+    whole = " ".join(f"{words}[redacted:SOME_KEY] is no key".split())
+    [said] = [json.loads(data)["record"]["said"] for data in kept.failed]
+    assert said == (whole if len(whole) <= 300 else f"{whole[:300]} …")
+    # What the attempt itself says is cut by who ends it, after this.
+    assert redactor.text(played.result.message)[0].endswith(whole)
+
+
+@pytest.mark.parametrize("before", [9_950, 9_998, 10_000])
+def test_a_flood_of_words_is_cut_between_two_of_them(stage: Stage, before: int) -> None:
+    stage.server.fail(401, message=f"{('word ' * 10_000)[: before - 1]} {SECRET} is no key {'more ' * 10_000}")
+    played = stage.play("chat")
+    assert SECRET[:4] not in played.result.message
+    assert 9_900 < len(played.result.message) < 10_100
+    said = played.meter.tried[0].record.said
+    assert len(said) <= 10_000
+    assert CallFailed("refused", said).message == said  # cut once
 
 
 def test_a_model_that_may_not_be_forced_is_asked_without(stage: Stage, form: Form) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import random
@@ -16,6 +17,7 @@ from agents.llm.limiter import (
     BACKOFF_MAX_S,
     JITTER_MAX_S,
     JITTER_MIN_S,
+    LOOK_S,
     PATIENCE_S,
     Account,
     Limiter,
@@ -54,8 +56,9 @@ class World:
                 await asyncio.sleep(0)
             if self._sleepers:
                 at_s, _, woken = heapq.heappop(self._sleepers)
-                self.now_s = max(self.now_s, at_s)
-                woken.set_result(None)
+                if not woken.cancelled():
+                    self.now_s = max(self.now_s, at_s)
+                    woken.set_result(None)
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     async def child(
@@ -161,6 +164,101 @@ def test_a_wait_that_the_time_left_does_not_hold_is_not_begun() -> None:
     assert isinstance(end, CallFailed)
     assert end.word == "provider_unavailable"
     assert world.now_s < 1_001
+
+
+async def give_up(world: World, how: str) -> None:
+    """Wait, never ask, and leave."""
+    end_s = 1_009.0 if how == "at once" else 1_013.0
+    stopped = (lambda: world.now_s > 1_005) if how == "stopped" else (lambda: False)
+    waiting = asyncio.ensure_future(world.limiter.wait(lambda: end_s - world.now_s, PATIENCE_S, stopped))
+    if how == "cancelled":
+        await world.sleep(5)
+        waiting.cancel()
+    with contextlib.suppress(CallFailed, asyncio.CancelledError):
+        await waiting
+
+
+@pytest.mark.parametrize("how", ["at once", "late", "stopped", "cancelled"])
+def test_who_gives_up_keeps_nobody_waiting(how: str) -> None:
+    world = World()
+    world.limiter.refused(Permit(world.now_s, 0.0), failure("10"))
+    asyncio.run(world.until_done(*(give_up(world, how) for _ in range(100))))
+    assert world.now_s < 1_013 + 1
+    assert asyncio.run(world.until_done(world.child()))[0] < 1_013 + 2 * JITTER_MAX_S
+
+
+def test_children_who_have_time_left_when_the_account_opens_are_answered_however_many_they_are() -> None:
+    world = World()
+    world.headers, world.down_until_s = {"retry-after": "10"}, world.now_s + 10
+    children = (world.child(time_left_s=lambda: 1_045 - world.now_s) for _ in range(60))
+    ends = asyncio.run(world.until_done(*children))
+    assert all(isinstance(end, float) for end in ends)
+    assert max(ends) < 1_010 + 3 * JITTER_MAX_S
+
+
+@pytest.mark.parametrize(("time_left_s", "patience_s"), [(20.0, PATIENCE_S), (1e9, 20.0)])
+def test_who_waits_in_vain_does_so_until_its_time_is_over_and_is_told_nothing_of_the_announced_wait(
+    time_left_s: float, patience_s: float
+) -> None:
+    world = World()
+    world.limiter.refused(Permit(world.now_s, 0.0), failure("10"))
+    left_s = lambda: 1_000 + time_left_s - world.now_s  # noqa: E731
+
+    async def ask() -> Permit:
+        return await world.limiter.wait(left_s, patience_s, lambda: False)
+
+    ends = asyncio.run(world.until_done(*(ask() for _ in range(100))))
+    asked = [end for end in ends if isinstance(end, Permit)]
+    in_vain = [end for end in ends if isinstance(end, CallFailed)]
+    assert 1_010 < asked[0].given_s < 1_012 + LOOK_S
+    assert 5 <= len(asked) == len({permit.given_s for permit in asked}) < 90  # nobody opens it: one by one
+    assert len(asked) + len(in_vain) == 100
+    # Not at its very end, which would be taken for the reason.
+    assert 1_020 - LOOK_S <= world.now_s < 1_020
+    assert {str(end) for end in in_vain} == {
+        "provider unavailable: rate limited (HTTP 429): slow down; 20 s were waited for it in vain"
+    }
+
+
+def test_who_has_no_time_left_keeps_nobody_from_asking() -> None:
+    world = World()
+    world.limiter.refused(Permit(world.now_s, 0.0), failure("10"))
+    world.now_s += 20
+    late = (world.limiter.wait(lambda: 0.0, PATIENCE_S, lambda: False) for _ in range(5))
+    ends = asyncio.run(world.until_done(*late, world.child()))
+    assert [isinstance(end, CallFailed) for end in ends] == [True] * 5 + [False]
+    assert world.asked[0][0] == 1_020
+
+
+def test_an_announced_wait_that_is_shorter_than_the_growing_one_is_not_named_as_the_reason() -> None:
+    world = World()
+    for _ in range(6):
+        world.limiter.refused(Permit(world.now_s, 0.0), failure("1"))
+        world.now_s += BACKOFF_MAX_S + JITTER_MAX_S
+    world.limiter.refused(Permit(world.now_s, 0.0), failure("1"))
+    [end] = asyncio.run(world.until_done(world.child(time_left_s=lambda: 30.0)))
+    assert "slow down; the next try would be in 6" in str(end)
+
+
+def test_who_has_little_time_left_when_it_opens_asks_within_it() -> None:
+    world = World()
+    world.limiter = Limiter(monotonic=lambda: world.now_s, sleep=world.sleep, uniform=lambda low, high: high)
+    world.limiter.refused(Permit(world.now_s, 0.0), failure("10"))
+
+    async def hurried() -> Permit:
+        return await world.limiter.wait(lambda: 1_013 - world.now_s, PATIENCE_S, lambda: False)
+
+    _, permit = asyncio.run(world.until_done(world.child(takes_s=0.6), hurried()))
+    assert 1_012.6 < permit.given_s < 1_013
+
+
+def test_no_wait_at_all_is_announced_and_nobody_asks_at_once() -> None:
+    world = World()
+    world.headers, world.down_until_s = {"retry-after": "0"}, world.now_s + 0.01
+    asyncio.run(world.until_done(*(world.child() for _ in range(10))))
+    again = [at_s for at_s, _ in world.asked[10:]]
+    assert min(again) >= 1_000 + 0.05 + JITTER_MIN_S
+    assert min(world.gaps(again)) > 0
 
 
 def test_a_child_that_is_told_to_stop_waits_no_longer() -> None:
