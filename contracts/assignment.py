@@ -55,6 +55,8 @@ class EarlierOperation:
     succeeded: bool
     outcome: str
     """What the tool answered, or a person said."""
+    files_missing: bool = False
+    """Whether what it may have written into the workspace is not in this attempt's."""
 
 
 @dataclass(slots=True)

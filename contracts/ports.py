@@ -257,6 +257,11 @@ class Operations(Protocol):
         """
         ...
 
+    def files_are_missing(self, key: str) -> bool:
+        """Whether an earlier attempt has done it, and what it may have written into the workspace is not in this
+        one."""
+        ...
+
 
 class Inbox(Protocol):
     """Questions to people."""

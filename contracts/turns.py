@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from pydantic import Field
@@ -9,7 +10,28 @@ from pydantic import Field
 from contracts.base import StrictModel
 from contracts.results import ArtifactEntry
 
-__all__ = ["CallRecord", "FailedTry", "ModelCall", "ModelUsage", "StoredTurn", "ToolAnswer", "TurnResponse"]
+__all__ = [
+    "CallRecord",
+    "FailedTry",
+    "ModelCall",
+    "ModelUsage",
+    "StoredTurn",
+    "ToolAnswer",
+    "TurnResponse",
+    "call_key",
+    "turn_of_key",
+]
+
+
+def call_key(conversation: int, turn: int, index: int) -> str:
+    """What names a call of a model within its task for ever. ``index``: within its turn."""
+    return f"{conversation}:{turn}:{index}"
+
+
+def turn_of_key(key: str) -> tuple[int, int] | None:
+    """The conversation and the turn of a call; None for a key that names no call of a model."""
+    found = re.fullmatch(r"([0-9]+):([0-9]+):[0-9]+", key)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 class ModelUsage(StrictModel):

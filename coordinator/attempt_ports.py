@@ -17,12 +17,13 @@ from contracts.terms import Terms
 from coordinator.commands import WorkspaceCommands
 from coordinator.delegating import ChildDelegator
 from coordinator.home import Home
-from coordinator.model_ports import AttemptJournal, AttemptMeter, Start, TaskInbox, TaskOperations, patiently
+from coordinator.model_ports import AttemptJournal, AttemptMeter, TaskInbox, TaskOperations, patiently
 from coordinator.models import keys_of
 from coordinator.redaction import Redactor
 from coordinator.runtimes import load_agents
 from coordinator.store import TaskStore
 from coordinator.store.records import Claim
+from coordinator.taking_over import Start
 from coordinator.workplaces import Workplace, Workplaces
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class AttemptPorts:
         self._charge: int | None = None
         self._servers_gone = True
         self.inbox = TaskInbox(store, claim, clean)
-        self.operations = TaskOperations(store, claim, redactor, signal)
+        self.operations = TaskOperations(store, claim, redactor, signal, start.files_missing)
         self.runner = WorkspaceCommands(
             loop,
             scratch=place.scratch,

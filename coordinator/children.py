@@ -25,12 +25,12 @@ from coordinator.attempt_ports import AttemptPorts, secret_names, set_here
 from coordinator.home import Home
 from coordinator.logs import WorkerLog, bind_context
 from coordinator.manifests import ChildArtifacts, build_manifest
-from coordinator.model_ports import Start, start_of
 from coordinator.projection import build_assignment
 from coordinator.redaction import Redactor
 from coordinator.runtimes import load_agents
 from coordinator.store import TaskStore
 from coordinator.store.records import Claim, Ending, EndingWord, Question, Submission
+from coordinator.taking_over import start_of
 from coordinator.text import plain
 from coordinator.threads import in_own_thread
 from coordinator.workplaces import Workplace, Workplaces
@@ -272,7 +272,7 @@ class Child:
         start = start_of(env.store, claim)
         self._place = place = env.workplaces.make(claim, start.tree)
         if start.tree is not None and place.tree != start.tree:
-            start = Start(claim.attempt)
+            start = start.without_files(claim.attempt)
         workspace = place.workspace.folder if place.workspace is not None else None
         needs_source = bool(SOURCE_TOOLS & set(claim.terms.resources.tools)) or workspace is not None
         reader = env.reader_of(claim) if needs_source else None
@@ -287,7 +287,10 @@ class Child:
             operations=ports.operations, inbox=ports.inbox, delegator=ports.delegator, servers=ports.servers,
         )  # fmt: skip
         self._broker = broker
-        assignment = build_assignment(env.store, claim, tools=broker, cancel=self.signal, artifacts=self._artifacts)
+        assignment = build_assignment(
+            env.store, claim, tools=broker, cancel=self.signal, artifacts=self._artifacts,
+            files_missing=start.files_missing,
+        )  # fmt: skip
         if assignment.feedback is not None:
             broker.start_calls_anew(assignment.feedback.attempt)
         assignment.workspace = workspace

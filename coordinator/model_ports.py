@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from contracts.canonical import canonical_bytes, sha256_digest, well_formed
-from contracts.errors import CoordinatorError, OperationUnsettled, Refused, StoreUnavailable, Unanswered
+from contracts.errors import OperationUnsettled, Refused, StoreUnavailable, Unanswered
 from contracts.ports import CancelSignal, Reserved, Standing, Worst
 from contracts.tools import AWAIT_CHILDREN, CONTROL_TOOLS, TOOLS, WRITING_TOOLS
 from contracts.turns import CallRecord, FailedTry, ModelUsage, StoredTurn, ToolAnswer, TurnResponse
@@ -19,20 +18,11 @@ from coordinator.redaction import Redactor
 from coordinator.store import TaskStore
 from coordinator.store.artifacts import INLINE_BYTES_MAX
 from coordinator.store.database import Blob, StoreBroken
-from coordinator.store.journaling import Answered, Earlier
+from coordinator.store.journaling import Answered
 from coordinator.store.records import Claim, Question
-from coordinator.store.views import TurnView
+from coordinator.taking_over import Start
 
-__all__ = [
-    "AttemptJournal",
-    "AttemptMeter",
-    "Start",
-    "TaskInbox",
-    "TaskOperations",
-    "patiently",
-    "read_turns",
-    "start_of",
-]
+__all__ = ["AttemptJournal", "AttemptMeter", "TaskInbox", "TaskOperations", "patiently"]
 
 PATIENCE_S = 30.0
 """How long what was paid for or done already is kept for a store that is away."""
@@ -43,81 +33,6 @@ LEAVES_FILES = (frozenset(TOOLS) - WRITING_TOOLS) | frozenset(CONTROL_TOOLS) | {
 """Tools after which the workspace is what it was."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where an attempt begins: the turns that it goes on from, and the tree its workspace gets; None: its base.
-
-    ``conversation``: the number of the attempt in which it began.
-    """
-
-    conversation: int
-    turns: Sequence[StoredTurn] = ()
-    tree: str | None = None
-    tree_of: int | None = None
-    """The attempt that left it so."""
-
-
-def start_of(store: TaskStore, claim: Claim) -> Start:
-    """Where the attempts before this one were, if the contract says so and it can be had exactly; else the beginning.
-
-    Another head is another base: then nothing of it is taken. ``fresh`` takes the tree alone.
-    """
-    fresh = Start(claim.attempt)
-    if claim.attempt == 1 or claim.terms.agent is None or claim.terms.agent.model is None:
-        return fresh
-    earlier = store.earlier_of(claim)
-    if earlier is None or any(turn.base_commit != claim.head for turn in earlier.turns):
-        return fresh
-    done = [turn for turn in earlier.turns if turn.answers_digest is not None]
-    tree = done[-1].workspace_tree if done else None
-    if done and tree is None and claim.terms.workspace != "none":
-        return fresh  # it could not be recorded
-    left_by = done[-1].attempt if tree is not None else None
-    fresh = Start(claim.attempt, tree=tree, tree_of=left_by)
-    in_order = done == list(earlier.turns)[: len(done)] and len(earlier.turns) - len(done) <= 1
-    if claim.terms.on_takeover == "fresh" or not in_order:
-        return _as_asked(store, earlier, fresh)
-    try:
-        turns = read_turns(store, earlier.turns)
-    except (CoordinatorError, ValueError, KeyError):
-        return fresh
-    # What a model has ended by its own word it would end again.
-    if earlier.broken_off and not _underway(turns[-1]):
-        return fresh
-    return Start(earlier.turns[0].conversation, turns, tree, left_by)
-
-
-def _as_asked(store: TaskStore, earlier: Earlier, fresh: Start) -> Start:
-    """With the files as they were when the attempt before asked a person, perhaps in the midst of a turn: the answer
-    may be about just these."""
-    if earlier.blocked is None:
-        return fresh
-    number, digest = earlier.blocked
-    workspace = json.loads(store.bytes_of(digest)).get("workspace")
-    return fresh if workspace is None else replace(fresh, tree=workspace["candidate_tree"], tree_of=number)
-
-
-def read_turns(store: TaskStore, turns: Sequence[TurnView]) -> list[StoredTurn]:
-    """Turns with their bytes. Raises ``Damaged``, and ``ValueError`` for bytes that are no turn."""
-    digests = [digest for turn in turns for digest in (turn.response_digest, turn.answers_digest) if digest is not None]
-    stored = store.many_bytes_of(digests)
-    return [
-        StoredTurn.model_validate(
-            {
-                **json.loads(stored[turn.response_digest]),
-                "answers": None if turn.answers_digest is None else json.loads(stored[turn.answers_digest]),
-                "workspace_tree": turn.workspace_tree,
-            }
-        )
-        for turn in turns
-    ]
-
-
-def _underway(turn: StoredTurn) -> bool:
-    names = {call.name for call in turn.response.calls}
-    return bool(names) and "submit_result" not in names
 
 
 class AttemptJournal:
@@ -195,6 +110,9 @@ class AttemptJournal:
 class AttemptMeter:
     """Implements ``contracts.ports.Meter``."""
 
+    SAID_CHARS_MAX = 300
+    """Of a provider's words, what is kept."""
+
     def __init__(self, store: TaskStore, claim: Claim, redactor: Redactor, signal: CancelSignal) -> None:
         self._store = store
         self._claim = claim
@@ -211,7 +129,11 @@ class AttemptMeter:
         patiently(lambda: self._store.settle(reserved.number, spent), self._signal)
 
     def failed(self, reserved: Reserved, tried: FailedTry) -> None:
-        clean, _ = self._redactor.value(tried.model_dump(mode="json"))
+        said, _ = self._redactor.text(tried.record.said)
+        if len(said) > self.SAID_CHARS_MAX:  # not before: the half of a secret would not be found
+            said = f"{said[: self.SAID_CHARS_MAX]} …"
+        record = tried.record.model_copy(update={"said": said})
+        clean, _ = self._redactor.value(tried.model_copy(update={"record": record}).model_dump(mode="json"))
         data = canonical_bytes(clean)
         spent = Worst(0, 0) if tried.record.billed == "no" else None
         patiently(lambda: self._store.settle(reserved.number, spent, failed=data), self._signal)
@@ -224,11 +146,20 @@ class TaskOperations:
     """Implements ``contracts.ports.Operations``. What ``send`` raises means that it failed; only ``OperationUnsettled``
     means that nobody knows."""
 
-    def __init__(self, store: TaskStore, claim: Claim, redactor: Redactor, signal: CancelSignal) -> None:
+    def __init__(
+        self,
+        store: TaskStore,
+        claim: Claim,
+        redactor: Redactor,
+        signal: CancelSignal,
+        files_missing: Collection[str] = (),
+    ) -> None:
+        """``files_missing``: keys of what earlier attempts have done, and whose files are not in this workspace."""
         self._store = store
         self._claim = claim
         self._redactor = redactor
         self._signal = signal
+        self._files_missing = files_missing
         self.unanswered: dict[str, Question] = {}
         """By their text: what has to be asked before a call can be sent."""
 
@@ -268,6 +199,9 @@ class TaskOperations:
         crash_points.reached("operation_done", claim.task_id, claim.attempt)
         self._settle(known.row, said, ok=True)
         return said
+
+    def files_are_missing(self, key: str) -> bool:
+        return key in self._files_missing
 
     def _settle(self, row: int, text: str, *, ok: bool) -> None:
         outcome = self._blob(well_formed(text))

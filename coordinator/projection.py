@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -47,9 +47,18 @@ def contract_of(claim: Claim) -> dict[str, object]:
 
 
 def build_assignment(
-    store: TaskStore, claim: Claim, *, tools: Tools, cancel: CancelSignal, artifacts: ArtifactStore
+    store: TaskStore,
+    claim: Claim,
+    *,
+    tools: Tools,
+    cancel: CancelSignal,
+    artifacts: ArtifactStore,
+    files_missing: Collection[str] = (),
 ) -> Assignment:
-    """Everything that the child of this claim gets. Raises ``Damaged`` when an accepted result was altered."""
+    """Everything that the child of this claim gets. Raises ``Damaged`` when an accepted result was altered.
+
+    ``files_missing``: keys of the operations whose files are not in its workspace.
+    """
 
     def look(tx: Tx) -> _Seen:
         answers = [
@@ -59,7 +68,7 @@ def build_assignment(
         ]
         names = select(t.task.c.key).where(t.task.c.orchestration_id == claim.orchestration_row, t.task.c.is_current)
         others = [key for key in tx.conn.execute(names.limit(1000)).scalars() if key != claim.task_id]
-        done = settled_operations(tx, claim)
+        done = settled_operations(tx, claim, files_missing)
         return _Seen(accepted_results(tx, claim), last_repair(tx, claim.task_row), answers, others, done)
 
     # A first attempt without needs has no past to look up; in a wide fan-out that is nearly every child.

@@ -26,6 +26,7 @@ COMMAND_WORDS_MAX = 1_000
 COMMAND_CHARS_MAX = 100_000
 QUESTION_CHARS_MAX = 4_000
 TAIL_CHARS = 1_000
+FILES_MISSING = "[done by an earlier attempt: what it wrote into the workspace is not here]"
 
 T = TypeVar("T")
 
@@ -92,12 +93,12 @@ class Outside:
                 self.processes.append(record)
             return json.dumps([exit_status, output], ensure_ascii=False)
 
-        said = self._done(key, "run_command", {"command": words, "timeout_s": timeout_s}, send)
+        said, note = self._done(key, "run_command", {"command": words, "timeout_s": timeout_s}, send)
         try:
             exit_status, output = json.loads(said)
         except (ValueError, TypeError):
-            return None, said  # in the words of the person who settled it
-        return exit_status, output
+            exit_status, output = None, said  # in the words of the person who settled it
+        return exit_status, _noted(output, note)
 
     def request_approval(self, question: str) -> tuple[bool, str]:
         if not question.strip() or len(question) > QUESTION_CHARS_MAX or well_formed(question) != question:
@@ -122,7 +123,7 @@ class Outside:
         servers = self.servers_for(name)
         _refuse_on_a_loop(name)
         time_left_s = self._time_for(name)
-        return self._done(key, name, arguments, lambda: servers.call(name, arguments, time_left_s))
+        return _noted(*self._done(key, name, arguments, lambda: servers.call(name, arguments, time_left_s)))
 
     def servers_for(self, name: str) -> ToolServers:
         return _present(self._servers, name, "talks to servers of tools")
@@ -133,10 +134,15 @@ class Outside:
             raise ToolRefused(f"no time is left for {tool}: hand in what there is")
         return left_s
 
-    def _done(self, key: str | None, tool: str, arguments: Mapping[str, Any], send: Callable[[], str]) -> str:
-        """Sent at once; where effects are declared, as an operation, whose first outcome is found again by its key."""
+    def _done(
+        self, key: str | None, tool: str, arguments: Mapping[str, Any], send: Callable[[], str]
+    ) -> tuple[str, str]:
+        """Sent at once; where effects are declared, as an operation, whose first outcome is found again by its key.
+
+        With what has to be said about it.
+        """
         if not self._declared and tool not in self._needs_approval:
-            return send()
+            return send(), ""
         operations = _present(self._operations, tool, "records operations")
 
         def sent() -> str:
@@ -145,7 +151,9 @@ class Outside:
             except OutcomeUnknown as error:
                 raise OperationUnsettled(str(error)) from error
 
-        return operations.run(key or self._key_of(tool, arguments), tool, arguments, sent, self._standing)
+        key = key or self._key_of(tool, arguments)
+        said = operations.run(key, tool, arguments, sent, self._standing)
+        return said, FILES_MISSING if operations.files_are_missing(key) else ""
 
     def _key_of(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """For a program that begins anew in each attempt: the same call, the same time it is made.
@@ -156,6 +164,10 @@ class Outside:
         with self._lock:
             self._made[call] += 1
             return f"{call}:{self._made[call]}"
+
+
+def _noted(text: str, note: str) -> str:
+    return "\n".join(part for part in (text.removesuffix("\n"), note) if part) if note else text
 
 
 def _refuse_on_a_loop(tool: str) -> None:

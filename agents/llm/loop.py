@@ -27,7 +27,7 @@ from contracts.states import Outcome
 from contracts.steps import reached
 from contracts.terms import ModelSpec
 from contracts.tools import CONTROL_TOOLS
-from contracts.turns import CallRecord, ModelCall, StoredTurn, ToolAnswer, TurnResponse
+from contracts.turns import CallRecord, ModelCall, StoredTurn, ToolAnswer, TurnResponse, call_key
 
 __all__ = ["ModelRuntime", "Render"]
 
@@ -245,7 +245,7 @@ class _Attempt:
         for index, call in enumerate(calls):
             if self._assignment.cancel.is_set() and self._tools.result is None:
                 return self._stopped()
-            answer = await self._answer_one(call, last, f"{self._journal.conversation}:{number}:{index}")
+            answer = await self._answer_one(call, last, call_key(self._journal.conversation, number, index))
             result = self._tools.result
             if result is not None and result.outcome is Outcome.BLOCKED and call.name != "submit_result":
                 return result  # the call waits for a person: it is made again once there is an answer

@@ -15,6 +15,7 @@ __all__ = ["render_assignment"]
 
 BLOCK_CHARS_MAX = 100_000
 DONE_OUTSIDE = "done outside by earlier attempts"
+FILES_MISSING = "what it wrote there is not here"
 
 
 def render_assignment(assignment: Assignment, instructions: str | None = None) -> str:
@@ -118,6 +119,7 @@ def _blocks(assignment: Assignment) -> Iterator[tuple[str, str]]:
             {
                 "tool": item.tool, "arguments": item.arguments, "outcome": item.outcome,
                 "state": "succeeded" if item.succeeded else "failed",
+                **({"workspace": FILES_MISSING} if item.files_missing else {}),
             }
             for item in assignment.operations
         ]  # fmt: skip

@@ -13,9 +13,9 @@ from contracts.turns import CallRecord, FailedTry, ModelUsage, StoredTurn
 from coordinator.cli.inspecting import pairs
 from coordinator.cli.made import GUTTER
 from coordinator.cli.tree import dollars
-from coordinator.model_ports import read_turns
 from coordinator.store import Damaged, TaskStore
 from coordinator.store.views import AttemptView, TaskView, TurnView
+from coordinator.taking_over import read_turns
 from coordinator.text import shown
 
 if TYPE_CHECKING:

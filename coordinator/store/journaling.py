@@ -15,7 +15,17 @@ from coordinator.store.records import Claim
 from coordinator.store.transitions import holds, lock_tasks, stale
 from coordinator.store.views import TurnView
 
-__all__ = ["Answered", "Earlier", "answered", "earlier_of", "finished", "turns_in"]
+__all__ = [
+    "BROKEN_OFF",
+    "Answered",
+    "Earlier",
+    "EndedAttempt",
+    "SentOperation",
+    "answered",
+    "earlier_of",
+    "finished",
+    "turns_in",
+]
 
 UNDERWAY = frozenset({"lost", "released", "blocked", "deadline"})
 """Ends of an attempt that say nothing against going on where it was."""
@@ -38,14 +48,33 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """What the last attempts of a task were at: the turns of their conversation, in order, and how the last one that
-    spoke in it ended. ``broken_off``: it may have been by its own word."""
+class EndedAttempt:
+    """``word``: how it ended. ``manifest_digest``: of what it handed in, with a question too."""
 
+    number: int
+    word: str
+    manifest_digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SentOperation:
+    """A side effect that has left. ``attempt``: the number of the one that sent it."""
+
+    attempt: int
+    key: str
+    tool: str
+    succeeded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What the attempts before one were at. ``attempts``: newest first, back to the last that handed in a result or
+    ended in a way that nobody goes on from. ``turns``: of these, in order; late ones belong to nobody's conversation.
+    ``operations``: of the task, whenever they were sent."""
+
+    attempts: Sequence[EndedAttempt]
     turns: Sequence[TurnView]
-    broken_off: bool
-    blocked: tuple[int, str] | None = None
-    """Where it ended with a question: its number, and the digest of the manifest that says how it left its files."""
+    operations: Sequence[SentOperation]
 
 
 def answered(tx: Tx, item: Answered) -> StaleClaim | None:
@@ -144,24 +173,30 @@ def turns_in(tx: Tx, orchestration_row: int, *, task_row: int | None = None, aft
 
 
 def earlier_of(tx: Tx, claim: Claim) -> Earlier | None:
-    """What the attempts before this one were at, back to the last that handed in a result. None: at nothing.
-
-    Turns that came late belong to nobody's conversation.
-    """
-    attempts = (
-        select(t.attempt.c.id, t.attempt.c.number, t.attempt.c.ended, t.document.c.digest)
+    """None: they were at nothing."""
+    of_task = (t.attempt.c.task_id == claim.task_row, t.attempt.c.number < claim.attempt)
+    query = (
+        select(t.attempt.c.number, t.attempt.c.ended, t.document.c.digest)
         .outerjoin(t.document, t.document.c.id == t.attempt.c.manifest_id)
-        .where(t.attempt.c.task_id == claim.task_row, t.attempt.c.number < claim.attempt)
+        .where(*of_task)
         .order_by(t.attempt.c.number.desc())
     )
-    for attempt in tx.conn.execute(attempts).all():
-        if attempt.ended not in UNDERWAY | BROKEN_OFF:
-            return None
-        spoke = select(t.turn.c.conversation).where(t.turn.c.attempt_id == attempt.id, ~t.turn.c.late).limit(1)
-        conversation = tx.conn.execute(spoke).scalar()
-        if conversation is not None:
-            of_it = (t.turn.c.task_id == claim.task_row, t.turn.c.conversation == conversation, ~t.turn.c.late)
-            asks = attempt.ended == "blocked" and attempt.digest is not None
-            blocked = (attempt.number, attempt.digest) if asks else None
-            return Earlier(turns(tx, *of_it), attempt.ended in BROKEN_OFF, blocked)
-    return None
+    attempts = []
+    for row in tx.conn.execute(query):
+        if row.ended not in UNDERWAY | BROKEN_OFF:
+            break
+        attempts.append(EndedAttempt(row.number, row.ended, row.digest))
+    spoken: list[TurnView] = []
+    if attempts:
+        since = t.attempt.c.number >= attempts[-1].number
+        spoken = turns(tx, t.turn.c.task_id == claim.task_row, *of_task, since, ~t.turn.c.late)
+    sent = (
+        select(t.attempt.c.number, t.operation.c.key, t.operation.c.tool, t.operation.c.state)
+        .join(t.attempt, t.attempt.c.id == t.operation.c.attempt_id)
+        .where(t.operation.c.task_id == claim.task_row, t.operation.c.state != "prepared")
+        .order_by(t.operation.c.id)
+    )
+    operations = [
+        SentOperation(row.number, row.key, row.tool, row.state == "succeeded") for row in tx.conn.execute(sent)
+    ]
+    return Earlier(attempts, spoken, operations) if attempts or operations else None

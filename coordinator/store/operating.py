@@ -6,6 +6,7 @@ An operation that was sent and is not settled when its attempt ends is a questio
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -176,15 +177,18 @@ def unsettled_questions(tx: Tx, task_row: int, terms: Terms | None) -> list[Ques
     ]
 
 
-def settled_operations(tx: Tx, claim: Claim) -> list[EarlierOperation]:
-    """What became of the side effects of a task so far, newest first; long texts are cut, and say so."""
+def settled_operations(tx: Tx, claim: Claim, files_missing: Collection[str] = ()) -> list[EarlierOperation]:
+    """What became of the side effects of a task so far, newest first; long texts are cut, and say so.
+
+    ``files_missing``: keys of those whose files are not in the workspace that is told of them.
+    """
     if not may_leave_operations(claim.terms):
         return []
     asked, said = t.document.alias("asked"), t.document.alias("said")
     query = (
         select(
-            t.operation.c.tool, t.operation.c.state, asked.c.digest.label("asked_digest"), asked.c.data.label("asked"),
-            said.c.digest.label("said_digest"), said.c.data.label("said"),
+            t.operation.c.key, t.operation.c.tool, t.operation.c.state, asked.c.digest.label("asked_digest"),
+            asked.c.data.label("asked"), said.c.digest.label("said_digest"), said.c.data.label("said"),
         )
         .join(asked, asked.c.id == t.operation.c.arguments_id)
         .join(said, said.c.id == t.operation.c.outcome_id)
@@ -196,7 +200,8 @@ def settled_operations(tx: Tx, claim: Claim) -> list[EarlierOperation]:
     for row in tx.conn.execute(query):
         arguments = _shown(intact(row.asked_digest, row.asked))
         outcome = _cut(json.loads(intact(row.said_digest, row.said)))
-        found.append(EarlierOperation(row.tool, arguments, row.state == "succeeded", outcome))
+        ok = row.state == "succeeded"
+        found.append(EarlierOperation(row.tool, arguments, ok, outcome, files_missing=row.key in files_missing))
     return found
 
 

@@ -105,6 +105,10 @@ class OperationsOfOneTask:
 
     def __init__(self) -> None:
         self.states: dict[str, tuple[str, str]] = {}
+        self.missing: set[str] = set()
+
+    def files_are_missing(self, key: str) -> bool:
+        return key in self.missing
 
     def run(
         self,

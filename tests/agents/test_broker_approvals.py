@@ -30,6 +30,9 @@ class Looks:
     def __init__(self) -> None:
         self.seen: list[Standing | None] = []
 
+    def files_are_missing(self, key: str) -> bool:
+        return False
+
     def run(
         self,
         key: str,

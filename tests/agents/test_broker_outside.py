@@ -293,6 +293,24 @@ def test_a_call_that_was_carried_out_is_not_sent_again_under_its_key(
     assert (programs.folder / "n").read_text() == "xx"
 
 
+def test_what_is_answered_from_an_earlier_attempt_says_where_its_files_are_missing(
+    make_broker: MakeBroker, programs: Programs, make_loop: Callable[..., ToolLoop]
+) -> None:
+    operations = OperationsOfOneTask()
+    operations.states = {
+        "1:1:0": ("succeeded", '[0, "made\\n"]'), "1:1:1": ("succeeded", '[1, ""]'), "1:1:2": ("succeeded", "it did"),
+        "1:1:3": ("succeeded", '[0, "made\\n"]'),
+    }  # fmt: skip
+    operations.missing = {"1:1:0", "1:1:1", "1:1:2"}
+    broker = commands(make_broker, programs, ["echo"], effects="declared", operations=operations)
+    loop = make_loop(broker, "run_command")
+    note = "[done by an earlier attempt: what it wrote into the workspace is not here]"
+    assert [loop.call("run_command", {"command": ["echo"]}, f"1:1:{index}").text for index in range(4)] == [
+        f"exit status 0\nmade\n{note}", f"exit status 1\n{note}", f"no exit status\nit did\n{note}",
+        "exit status 0\nmade\n",
+    ]  # fmt: skip
+
+
 def test_a_program_that_begins_anew_finds_each_of_its_calls_again_by_what_it_asked(
     make_broker: MakeBroker, programs: Programs
 ) -> None:

@@ -58,7 +58,7 @@ def full(make_assignment: MakeAssignment, evil: str = FORGED) -> Assignment:
         needs={"callers": need({"text": evil, evil: [evil]}, gaps=[evil])},
         feedback=Feedback(1, evil, [Finding(check=evil, message=evil, place=evil)], "sha256:cc"),
         answers=[(evil, Answer(approved=False, message=evil))], left_out=[evil], attempt=2,
-        operations=[EarlierOperation(evil, evil, True, evil), EarlierOperation("t", "{}", False, evil)],
+        operations=[EarlierOperation(evil, evil, True, evil), EarlierOperation("t", "{}", False, evil, True)],
     )  # fmt: skip
 
 
@@ -90,7 +90,10 @@ def test_every_part_of_the_data_arrives_as_it_is(make_assignment: MakeAssignment
             },
             "done outside by earlier attempts": [
                 {"tool": words, "arguments": words, "outcome": words, "state": "succeeded"},
-                {"tool": "t", "arguments": "{}", "outcome": words, "state": "failed"},
+                {
+                    "tool": "t", "arguments": "{}", "outcome": words, "state": "failed",
+                    "workspace": "what it wrote there is not here",
+                },
             ],
             "left out on purpose": [words],
         }  # fmt: skip

@@ -12,10 +12,11 @@ from contracts.ports import Worst
 from contracts.results import ArtifactEntry
 from contracts.turns import ModelCall, ModelUsage, ToolAnswer, TurnResponse
 from coordinator.children import StopSignal
-from coordinator.model_ports import AttemptJournal, AttemptMeter, Start, TaskInbox, TaskOperations, patiently, start_of
+from coordinator.model_ports import AttemptJournal, AttemptMeter, TaskInbox, TaskOperations, patiently
 from coordinator.redaction import Redactor
 from coordinator.store import TaskStore
 from coordinator.store.records import Claim
+from coordinator.taking_over import Start, start_of
 
 SECRET = "s3cr3t-k3y-0123"
 REDACTOR = Redactor({"MODEL_KEY": SECRET})

@@ -10,9 +10,9 @@ from coordinator.store.database import Blob
 from coordinator.store.records import Claim
 
 
-def assignment(store: TaskStore, claim: Claim) -> Any:
+def assignment(store: TaskStore, claim: Claim, **fields: Any) -> Any:
     unused: Any = None
-    return build_assignment(store, claim, tools=unused, cancel=unused, artifacts=unused)
+    return build_assignment(store, claim, tools=unused, cancel=unused, artifacts=unused, **fields)
 
 
 def accepted(store: TaskStore, build: Any, claim: Claim, **result: Any) -> None:
@@ -96,6 +96,9 @@ def test_what_earlier_attempts_did_outside_is_told_newest_first_once_it_is_settl
         ('{"command": ["bad"]}', False, "x" * 2_000 + " …"),
         ('{"command": ["ok"]}', True, "parcel 17"),
     ]
+    assert [item.files_missing for item in assignment(store, after, files_missing={"bad"}).operations] == [
+        False, True, False,
+    ]  # fmt: skip
     store.end([build.ending(claims["other"], "released")])
     (other,) = store.claim("w", work=1)
     assert assignment(store, other).operations == []

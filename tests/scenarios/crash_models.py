@@ -43,7 +43,15 @@ PAID_MICRO_USD = 100 * 3 + 10 * 15
 NAMED = re.compile(r"You are (\w+)\.")
 MADE = "made 42"
 UNSETTLED = t.charge.c.settled_at.is_(None)
-COMMAND = "echo {name} 0 0 $$ called >> {marks}; echo made $((6 * 7))"
+COMMAND = "echo {name} 0 0 $$ called >> {marks}; mkdir -p out; echo {name} > out/{name}.made; echo made $((6 * 7))"
+NOT_HERE = "what it wrote there is not here"
+"""How a model is told that what its command wrote is not in its workspace."""
+
+
+def _named(request: Request) -> str:
+    found = NAMED.search(request.asked.text)
+    assert found is not None, request.asked.text
+    return found[1]
 
 
 class Models:
@@ -75,9 +83,7 @@ class Models:
         self._player.play("begin", file=str(file), amend=False)
 
     def _say(self, request: Request) -> Reply:
-        found = NAMED.search(request.asked.text)
-        assert found is not None, request.asked.text
-        name = found[1]
+        name = _named(request)
         if any(MADE in item.text for item in request.asked.items):
             return Reply((Call("write_file", {"path": f"out/{name}.txt", "text": name}),
                           Call("submit_result", {"outcome": "completed", "output": {"done": True}})))  # fmt: skip
@@ -100,6 +106,13 @@ class Models:
     def calls(self, name: str) -> int:
         """How often the command ran."""
         return len(self._place.marks("called", name))
+
+    def files_lost(self, name: str) -> bool:
+        """Whether what the command wrote is in nothing that is accepted; which its model was told, or it is there."""
+        (*_, last) = [request.asked.items for request in self._server.requests if _named(request) == name]
+        lost = f"out/{name}.made" not in self._player.head_paths()
+        assert lost == any(NOT_HERE in item.text for item in last), f"{name}: {'lost' if lost else 'there'}, {last}"
+        return lost
 
     def turns(self) -> Sequence[TurnView]:
         turns: Sequence[TurnView] = self._place.store.turns(self._place.run().row)
@@ -147,6 +160,7 @@ def play_model(player: Player, plan: Plan) -> Loss:
             "the conversation": anew,
             "what the turn's calls were answered": again and not anew,
             "what the side effect was answered": bool(unsettled and called),
+            "what the side effect wrote into the workspace": models.files_lost("one"),
         },
         repeated={
             "a paid model call": bool(unstored),

@@ -372,6 +372,7 @@ def test_three_workers_with_models_die_at_every_point_of_theirs_and_nothing_is_p
     assert overlaps(player.place.events()) == []
     assert [models.calls(name) for name in names] == [1] * len(names)
     assert {f"out/{name}.txt" for name in names} < player.head_paths()
+    assert any(map(models.files_lost, names))
     # Each of these deaths was of one call: between the answer and its turn, between the charge and its settlement.
     assert models.unstored == 4
     assert models.unsettled_charges() == 4

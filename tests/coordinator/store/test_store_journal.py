@@ -11,7 +11,7 @@ from contracts.errors import StaleClaim, WrongState
 from contracts.turns import ModelUsage
 from coordinator.store import TaskStore
 from coordinator.store.database import Blob
-from coordinator.store.journaling import Answered
+from coordinator.store.journaling import BROKEN_OFF, Answered
 from coordinator.store.records import Claim
 
 
@@ -111,7 +111,9 @@ def test_which_ends_can_be_gone_on_from(
     store.answered(turn(claim, 1))
     earlier = store.earlier_of(again(store, build, claim, word))
     assert (earlier is not None) is goes_on
-    assert earlier is None or (earlier.broken_off is broken_off and len(earlier.turns) == 1)
+    if earlier is not None:
+        assert [(ended.number, ended.word in BROKEN_OFF) for ended in earlier.attempts] == [(1, broken_off)]
+        assert len(earlier.turns) == 1
 
 
 def test_attempts_that_said_nothing_are_looked_behind_up_to_a_submission(
@@ -127,5 +129,6 @@ def test_attempts_that_said_nothing_are_looked_behind_up_to_a_submission(
     store.decide([build.verdict(gate, "repair_required", head="c" * 40)])
     (fourth,) = store.claim("w", work=1)
     assert store.earlier_of(fourth) is None
-    fifth = again(store, build, fourth, "released")
-    assert store.earlier_of(fifth) is None
+    earlier = store.earlier_of(again(store, build, fourth, "released"))
+    assert earlier is not None
+    assert ([ended.number for ended in earlier.attempts], earlier.turns) == ([4], [])
