@@ -11,7 +11,7 @@ from contracts.errors import CoordinatorError
 from contracts.results import Decision, Manifest
 from contracts.states import State
 from coordinator.store import TaskStore
-from coordinator.store.database import AT_ONCE_MAX, Tx
+from coordinator.store.database import Tx, in_parts
 from coordinator.store.reading import run_id, run_state
 from coordinator.store.task_reading import task_pages
 from coordinator.store.views import AttemptView, RunState, TaskView
@@ -105,8 +105,7 @@ class _Standing(NamedTuple):
 
 def _results(store: TaskStore, standing: Sequence[_Standing]) -> dict[str, TaskResult]:
     found: dict[str, TaskResult] = {}
-    for first in range(0, len(standing), AT_ONCE_MAX):
-        some = standing[first : first + AT_ONCE_MAX]
+    for some in in_parts(standing):
         stored = store.many_bytes_of({digest for one in some for digest in one[-2:] if digest is not None})
         for one in some:
             documents = (stored.get(digest) if digest is not None else None for digest in one[-2:])

@@ -13,7 +13,7 @@ from contracts.errors import BudgetExhausted
 from contracts.ports import Worst
 from contracts.prices import MICRO
 from coordinator.store import tables as t
-from coordinator.store.database import AT_ONCE_MAX, Tx, from_micros
+from coordinator.store.database import Tx, from_micros, in_parts
 from coordinator.store.family import lineage_of
 from coordinator.store.records import Claim
 from coordinator.store.transitions import holds, lock_orchestrations, lock_tasks, stale
@@ -138,8 +138,8 @@ def failed_tries(tx: Tx, task_row: int) -> list[TryView]:
 def unsettled_of(tx: Tx, task_rows: Sequence[int]) -> dict[int, Unsettled]:
     """By task row: what will not be settled, because the attempt has ended, or its failure is recorded."""
     found: dict[int, Unsettled] = {}
-    for first in range(0, len(task_rows), AT_ONCE_MAX):
-        for row in tx.conn.execute(_UNSETTLED, {"of_tasks": task_rows[first : first + AT_ONCE_MAX]}):
+    for some in in_parts(task_rows):
+        for row in tx.conn.execute(_UNSETTLED, {"of_tasks": some}):
             found[row.task_id] = Unsettled(row.charges, int(row.micro_usd), int(row.tokens))
     return found
 

@@ -10,7 +10,7 @@ import json
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -107,6 +107,11 @@ AT_ONCE_MAX = 500
 """Values in one list of a statement: databases have limits."""
 
 
+def in_parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """In order, each as long as may be at once."""
+    return (items[first : first + AT_ONCE_MAX] for first in range(0, len(items), AT_ONCE_MAX))
+
+
 @dataclass(slots=True)
 class Tx:
     """One transaction. ``now`` (microseconds) is its one time: the database's own on PostgreSQL."""
@@ -128,14 +133,14 @@ class Tx:
             blob.digest: blob for blob in blobs if blob.digest not in (self._inline if blob.data else self._documents)
         }
         digests = sorted(new)  # in one order, so that two transactions cannot wait for each other
-        for first in range(0, len(digests), AT_ONCE_MAX):
-            self._store(new, digests[first : first + AT_ONCE_MAX])
+        for some in in_parts(digests):
+            self._store(new, some)
         return self._documents
 
     def _has(self, blob: Blob) -> bool:
         return blob.digest in (self._documents if blob.data is None else self._inline)
 
-    def _store(self, new: Mapping[str, Blob], digests: list[str]) -> None:
+    def _store(self, new: Mapping[str, Blob], digests: Sequence[str]) -> None:
         self.conn.execute(
             _INSERT_DOCUMENT[self.conn.dialect.name],
             [{"digest": digest, "size_bytes": new[digest].size_bytes, "data": new[digest].data} for digest in digests],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import bindparam, select
 
 from coordinator.store import tables as t
-from coordinator.store.database import AT_ONCE_MAX, Tx
+from coordinator.store.database import Tx, in_parts
 
 __all__ = ["descendants", "lineage_of"]
 
@@ -31,8 +31,8 @@ def descendants(tx: Tx, rows: Sequence[int]) -> list[int]:
     level = list(rows)
     while level:
         below: list[int] = []
-        for first in range(0, len(level), AT_ONCE_MAX):
-            children = tx.conn.execute(_CHILDREN, {"parents": level[first : first + AT_ONCE_MAX]})
+        for some in in_parts(level):
+            children = tx.conn.execute(_CHILDREN, {"parents": some})
             below += [row for row in children.scalars() if row not in found]
         found.update(dict.fromkeys(below))
         level = below

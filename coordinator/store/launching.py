@@ -12,7 +12,7 @@ from contracts.states import OPEN_STATES, State
 from contracts.terms import Budget, Delegation, Terms
 from coordinator.store import tables as t
 from coordinator.store.damaged import terms_if_whole
-from coordinator.store.database import AT_ONCE_MAX, Blob, Tx
+from coordinator.store.database import Blob, Tx, in_parts
 from coordinator.store.family import descendants, lineage_of
 from coordinator.store.issued import remember_terms, terms_of
 from coordinator.store.reading import run_is_open
@@ -89,8 +89,8 @@ def _insert_tasks(
 ) -> dict[str, int]:
     """task id -> row."""
     rows: dict[str, int] = {}
-    for first in range(0, len(tasks), AT_ONCE_MAX):  # so that what a wide run needs for it does not grow with it
-        rows |= _insert_some(tx, orchestration_row, tasks[first : first + AT_ONCE_MAX], parent_row)
+    for some in in_parts(tasks):  # so that what a wide run needs for it does not grow with it
+        rows |= _insert_some(tx, orchestration_row, some, parent_row)
         tx.flush()
     return rows
 

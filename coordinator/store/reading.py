@@ -11,7 +11,7 @@ from sqlalchemy import and_, bindparam, func, literal, or_, select
 from contracts.errors import NotFound
 from contracts.states import OPEN_STATES
 from coordinator.store import tables as t
-from coordinator.store.database import AT_ONCE_MAX, Tx, from_micros, intact
+from coordinator.store.database import Tx, from_micros, in_parts, intact
 from coordinator.store.task_reading import tasks_of
 from coordinator.store.views import EventView, RunState, RunView
 
@@ -154,8 +154,8 @@ def documents_bytes(tx: Tx, digests: Collection[str]) -> dict[str, bytes | None]
     """digest -> inline bytes, None when they are a file; the unknown are left out."""
     wanted = list(digests)
     found: dict[str, bytes | None] = {}
-    for first in range(0, len(wanted), AT_ONCE_MAX):
-        rows = tx.conn.execute(_BYTES, {"wanted": wanted[first : first + AT_ONCE_MAX]})
+    for some in in_parts(wanted):
+        rows = tx.conn.execute(_BYTES, {"wanted": some})
         found.update((row.digest, row.data) for row in rows)
     return found
 

@@ -15,7 +15,7 @@ from contracts.requests import Action, Answer
 from contracts.states import State
 from coordinator.store import tables as t
 from coordinator.store.charging import unsettled_of
-from coordinator.store.database import AT_ONCE_MAX, Tx, from_micros, intact
+from coordinator.store.database import Tx, from_micros, in_parts, intact
 from coordinator.store.issued import damage_of, terms_of
 from coordinator.store.views import AttemptView, RequestView, TaskView
 
@@ -55,8 +55,7 @@ def task_pages(tx: Tx, orchestration_row: int) -> Iterator[Sequence[TaskView]]:
     run = tx.conn.execute(_RUN, {"of_run": orchestration_row}).one()
     current = select(t.task.c.id).where(t.task.c.orchestration_id == orchestration_row, t.task.c.is_current)
     rows = tx.conn.execute(current.order_by(t.task.c.id)).scalars().all()
-    for first in range(0, len(rows), AT_ONCE_MAX):
-        page = rows[first : first + AT_ONCE_MAX]
+    for page in in_parts(rows):
         yield tasks_of(tx, run, False, ("id", (page[0], page[-1])))
 
 

@@ -14,7 +14,7 @@ from contracts.canonical import well_formed
 from contracts.errors import StaleClaim
 from contracts.states import FINAL_STATES, OPEN_STATES, State, sources_of, targets_of
 from coordinator.store import tables as t
-from coordinator.store.database import AT_ONCE_MAX, Tx
+from coordinator.store.database import AT_ONCE_MAX, Tx, in_parts
 from coordinator.store.records import Claim, Done
 
 __all__ = [
@@ -121,7 +121,7 @@ def advance(
     if not moves:
         return []
     if len(moves) > AT_ONCE_MAX:
-        parts = (moves[first : first + AT_ONCE_MAX] for first in range(0, len(moves), AT_ONCE_MAX))
+        parts = in_parts(moves)
         return [ok for part in parts for ok in advance(tx, verb, part, target=target, guards=guards)]
     targets = targets_of(verb)
     state = target if target is not None else next(iter(targets))
@@ -358,8 +358,8 @@ def lock_tasks(tx: Tx, rows: Sequence[int]) -> None:
     """Take row locks in one order, so that two batches cannot wait for each other."""
     if tx.postgres and rows:
         ordered = sorted(set(rows))
-        for first in range(0, len(ordered), AT_ONCE_MAX):
-            query = select(t.task.c.id).where(t.task.c.id.in_(ordered[first : first + AT_ONCE_MAX]))
+        for some in in_parts(ordered):
+            query = select(t.task.c.id).where(t.task.c.id.in_(some))
             tx.conn.execute(query.order_by(t.task.c.id).with_for_update(key_share=True)).all()
         tx.look_at_clock()
 
