@@ -32,6 +32,9 @@ RETRY_S = 0.2
 LEAVES_FILES = (frozenset(TOOLS) - WRITING_TOOLS) | frozenset(CONTROL_TOOLS) | {AWAIT_CHILDREN.name}
 """Tools after which the workspace is what it was."""
 
+SAID_CHARS_MAX = 300
+"""Of a provider's words about a try, what is kept."""
+
 T = TypeVar("T")
 
 
@@ -81,7 +84,7 @@ class AttemptJournal:
         """Raises ``StaleClaim`` when the turn is kept, but the task is another's by now."""
         turn = StoredTurn(
             number=number, request_digest=request_digest, response=response, usage=usage,
-            cost_micro_usd=cost_micro_usd, tries=list(tries), answers=None,
+            cost_micro_usd=cost_micro_usd, tries=[_kept(one, self._redactor) for one in tries], answers=None,
         )  # fmt: skip
         self._leaves_files = all(call.name in LEAVES_FILES for call in response.calls)
         blob = self._blob(turn.model_dump(mode="json", exclude={"answers", "workspace_tree"}))
@@ -107,11 +110,16 @@ class AttemptJournal:
         return self._store.files.make_durable(well_formed(json.dumps(clean, ensure_ascii=False)).encode())
 
 
+def _kept(record: CallRecord, redactor: Redactor) -> CallRecord:
+    """A try as it is stored."""
+    said, _ = redactor.text(record.said)
+    if len(said) > SAID_CHARS_MAX:  # not before: the half of a secret would not be found
+        said = f"{said[:SAID_CHARS_MAX]} …"
+    return record.model_copy(update={"said": said})
+
+
 class AttemptMeter:
     """Implements ``contracts.ports.Meter``."""
-
-    SAID_CHARS_MAX = 300
-    """Of a provider's words, what is kept."""
 
     def __init__(self, store: TaskStore, claim: Claim, redactor: Redactor, signal: CancelSignal) -> None:
         self._store = store
@@ -129,11 +137,8 @@ class AttemptMeter:
         patiently(lambda: self._store.settle(reserved.number, spent), self._signal)
 
     def failed(self, reserved: Reserved, tried: FailedTry) -> None:
-        said, _ = self._redactor.text(tried.record.said)
-        if len(said) > self.SAID_CHARS_MAX:  # not before: the half of a secret would not be found
-            said = f"{said[: self.SAID_CHARS_MAX]} …"
-        record = tried.record.model_copy(update={"said": said})
-        clean, _ = self._redactor.value(tried.model_copy(update={"record": record}).model_dump(mode="json"))
+        kept = FailedTry(turn=tried.turn, record=_kept(tried.record, self._redactor))
+        clean, _ = self._redactor.value(kept.model_dump(mode="json"))
         data = canonical_bytes(clean)
         spent = Worst(0, 0) if tried.record.billed == "no" else None
         patiently(lambda: self._store.settle(reserved.number, spent, failed=data), self._signal)

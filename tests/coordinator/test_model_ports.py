@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from contracts.errors import OperationUnsettled, Refused, StaleClaim, StoreUnavailable
 from contracts.ports import Worst
 from contracts.results import ArtifactEntry
-from contracts.turns import ModelCall, ModelUsage, ToolAnswer, TurnResponse
+from contracts.turns import CallRecord, ModelCall, ModelUsage, ToolAnswer, TurnResponse
 from coordinator.children import StopSignal
 from coordinator.model_ports import AttemptJournal, AttemptMeter, TaskInbox, TaskOperations, patiently
 from coordinator.redaction import Redactor
@@ -82,6 +83,15 @@ def test_no_secret_is_stored_with_a_turn(store: TaskStore, build: Any, claim: Cl
     kept = store.bytes_of(turn.response_digest) + store.bytes_of(turn.answers_digest)
     assert SECRET.encode() not in kept
     assert kept.count(b"[redacted:MODEL_KEY]") == 2
+
+
+def test_words_about_a_try_are_cut_after_secrets_are_taken_out(store: TaskStore, claim: Claim) -> None:
+    said = f"{'x' * 290} {SECRET} {'y' * 5_000}"  # the secret lies on the cut
+    tried = CallRecord(number=1, started_at="", elapsed_s=0.0, outcome="overloaded", said=said)
+    journal(store, claim).answered(1, "sha256:1", response(), None, None, [tried])
+    (turn,) = store.turns(claim.orchestration_row, task=claim.task_row)
+    (kept,) = json.loads(store.bytes_of(turn.response_digest))["tries"]
+    assert kept["said"] == ("x" * 290 + " [redacted:MODEL_KEY]")[:300] + " …"
 
 
 def test_a_large_turn_is_a_file_that_is_there_before_its_row(store: TaskStore, claim: Claim) -> None:
